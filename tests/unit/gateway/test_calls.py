@@ -27,6 +27,7 @@ from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event
+from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.worker_pool import Upstream
 
 ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type": "text", "text": "a"}]]
@@ -138,7 +139,9 @@ class Stub:
 def call(stub: Any, saved_responses: SavedResponses, protocol: ModelProtocol, request: dict[str, Any]) -> None:
     """Handle one call, in trajectory `t`."""
     body = orjson.dumps(request | {"model": "m"})
-    handler = CallHandler(load({}).gateway, stub, stub, stub, Metrics(), "test/1", StepIndexFile(), saved_responses)
+    handler = CallHandler(
+        load({}).gateway, stub, stub, stub, Metrics(), "test/1", StepIndexFile(), saved_responses, TrackChooser({})
+    )
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}

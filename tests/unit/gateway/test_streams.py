@@ -38,7 +38,9 @@ def test_a_stream_of_any_chunks_is_relayed_and_gives_an_answer(
     translation = protocol.translation(request, None)
     requested = RequestedAdditions(logprobs=False, token_ids=False)
     relay: StreamRelay = (
-        NativeRelay(protocol, requested, 0.0) if translation is None else TranslatedRelay(protocol, translation, 0.0)
+        NativeRelay(protocol, requested, 0.0)
+        if translation is None
+        else TranslatedRelay(protocol, translation, requested, 0.0)
     )
     for chunk in chunks:
         relay.feed(b"data: %b\n\n" % orjson.dumps(chunk))

@@ -20,6 +20,7 @@ from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.publisher import Event
+from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.train_sampling import apply_train_sampling
 from stepstream.services.gateway.worker_pool import Upstream
 
@@ -83,7 +84,7 @@ def call(rule: str, request: dict[str, Any], protocol: Any = CHAT, *headers: tup
     }
     with closing(EncryptedStore(None, 100_000, 60.0)) as store:
         saved = SavedResponses(store)
-        handler = CallHandler(settings, stub, stub, stub, Metrics(), "test/1", StepIndexFile(), saved)
+        handler = CallHandler(settings, stub, stub, stub, Metrics(), "test/1", StepIndexFile(), saved, TrackChooser({}))
         asyncio.run(handler(cast(Any, scope), receive, send, protocol, "t"))
     return worker
 

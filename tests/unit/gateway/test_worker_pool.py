@@ -66,7 +66,7 @@ def test_a_failed_worker_is_skipped_until_its_pause_ends() -> None:
     assert pool.choose(10.01, ANY) is None
     assert 10.0 < pool.next_try(10.01, ANY) <= 10.1
     assert pool.choose(pool.next_try(10.01, ANY), ANY) is not None
-    assert "http://a: refused" in pool.faults()
+    assert "http://a: refused" in pool.faults(ANY)
     a.succeeded()
     assert pool.choose(10.01, ANY) is a
 
@@ -115,7 +115,7 @@ def test_an_unknown_model_is_an_error_that_names_the_served_ones() -> None:
     with pytest.raises(UnknownModel, match=r"'demi'; served models: demo, other$"):
         pool.admit("demi", NOW)
     assert pool.choose(NOW, Route("gone")) is None
-    assert pool.faults("gone") == "none is alive; served models: demo, other"
+    assert pool.faults(Route("gone")) == "none is alive; served models: demo, other"
 
 
 def test_a_worker_without_a_version_gets_no_calls() -> None:
@@ -124,7 +124,7 @@ def test_a_worker_without_a_version_gets_no_calls() -> None:
     pool.admit("demo", NOW)
     assert pool.choose(NOW, Route("demo")) is None
     assert pool.next_try(NOW, Route("demo")) > NOW
-    assert pool.faults("demo") == "http://a: serves no version yet (starting)"
+    assert pool.faults(Route("demo")) == "http://a: serves no version yet (starting)"
 
 
 def test_calls_are_rejected_once_every_worker_of_the_model_is_full() -> None:
@@ -164,6 +164,21 @@ def test_two_idle_gateways_choose_the_same_worker_for_a_trajectory() -> None:
     chosen = [[url_of(pool.choose(NOW, Route("demo", f"t{i}"))) for i in range(300)] for pool in pools]
     assert chosen[0] == chosen[1]
     assert all(chosen[0].count(url) > 60 for url in ("http://a", "http://b", "http://c"))
+
+
+def test_a_track_has_its_own_workers_and_name() -> None:
+    pool = pool_of("http://static")
+    assert pool.has_track("demo", "canary")  # nothing is known of the versions of a worker without a status
+    both = announced("http://a", tracks={"stable": "demo", "canary": "demo-4"})
+    pool.announce([both, announced("http://b", tracks={"stable": ""})], [])
+    a, b = pool.upstreams
+    a.in_flight = 50
+    assert pool.choose(NOW, Route("demo")) is b
+    assert pool.choose(NOW, Route("demo", track="canary")) is a
+    assert [a.served_name(Route("demo", track=track)) for track in ("stable", "canary")] == ["", "demo-4"]
+    pool.announce([announced("http://b", tracks={"stable": ""})], [])
+    assert not pool.has_track("demo", "canary")
+    assert pool.faults(Route("demo", track="canary")) == "http://b: does not serve the track canary"
 
 
 @dataclasses.dataclass

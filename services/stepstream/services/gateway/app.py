@@ -36,9 +36,10 @@ from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.routing import split_session, with_version
+from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.services.gateway.worker_status import WorkerFollower
-from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK
+from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK, ROLLOUTS
 from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table
 from stepstream.topics.trusted_sources import VERDICTS_SCOPE
@@ -96,13 +97,15 @@ class GatewayApp:
         gateway = self._settings.gateway
         self._upstreams = Upstreams(gateway, self.metrics)
         workers = WorkerFollower(self._settings, self._upstreams.workers.pool) if gateway.find_workers else None
-        # API keys are known while Kafka is away, from the snapshot of the last change.
-        api_keys = Table(self._settings, API_KEYS, snapshot=self._settings.paths.data / "gateway" / "api-keys.json")
+        # API keys and rollouts are known while Kafka is away, from the snapshot of the last change.
+        snapshots = self._settings.paths.data / "gateway"
+        api_keys = Table(self._settings, API_KEYS, snapshot=snapshots / "api-keys.json")
         self._keys = ApiKeys(api_keys, required=gateway.require_key)
         folder = self._settings.gateway_spool
         indices = StepIndexFile(folder)
         store = EncryptedStore(folder, gateway.history_bytes, gateway.history_days * 86_400)
         erasures = Table(self._settings, ERASURES)
+        rollouts = Table(self._settings, ROLLOUTS, snapshot=snapshots / "rollouts.json")
         self._calls = CallHandler(
             gateway,
             self._upstreams,
@@ -112,6 +115,7 @@ class GatewayApp:
             self._producer,
             indices,
             SavedResponses(store, ErasureCheck(self._settings, erasures)),
+            TrackChooser(rollouts),
         )
         self._other_apis = PassThrough(self._upstreams, self._keys)
         otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_tenant)
@@ -125,6 +129,7 @@ class GatewayApp:
         await self._upstreams.close()
         api_keys.close()
         erasures.close()
+        rollouts.close()
         indices.close()
         store.close()
         await send({"type": "lifespan.shutdown.complete"})

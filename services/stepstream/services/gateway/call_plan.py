@@ -11,7 +11,7 @@ from stepstream.core import lenient_json
 from stepstream.services.gateway.api_keys import Credentials
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
-from stepstream.services.gateway.context.tree import prompt_of
+from stepstream.services.gateway.context.tree import Trajectory, prompt_of
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.metrics import Metrics
@@ -24,6 +24,7 @@ from stepstream.services.gateway.protocols.base import (
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.routing import speaks_natively
 from stepstream.services.gateway.step_builder import Call
+from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.train_sampling import TrainSampling, apply_train_sampling
 from stepstream.services.gateway.upstreams import Target, Upstreams
 from stepstream.services.gateway.worker_pool import Route
@@ -73,6 +74,7 @@ class CallPlanner:
         contexts: ContextCache,
         saved_responses: SavedResponses,
         metrics: Metrics,
+        tracks: TrackChooser,
         train_sampling: TrainSampling = "mark",
     ) -> None:
         """`train_sampling`: rule for calls to workers whose steps may be trained on."""
@@ -80,6 +82,7 @@ class CallPlanner:
         self._contexts = contexts
         self._saved_responses = saved_responses
         self._metrics = metrics
+        self._tracks = tracks
         self._train_sampling = train_sampling
         self._warned_at = -WARN_EVERY_S
 
@@ -150,13 +153,18 @@ class CallPlanner:
             request=request,
             body=body,
             requested=upstream_protocol.requested_additions(request),
-            route=Route(conversation.model, position.trajectory.id, position.trajectory.worker),
+            route=self._route(position.trajectory, conversation.model, target),
             translation=translation,
             saves_response=translation is not None and protocol.name == "responses",
             saves_items=saves_items,
             instructions=instructions,
             participants=history.participants if history is not None else {},
         )
+
+    def _route(self, trajectory: Trajectory, model: str, target: Target) -> Route:
+        if not target.plain_logprobs:  # a provider
+            return Route(model)
+        return Route(model, trajectory.id, trajectory.worker, self._tracks.choose(trajectory, model))
 
     def _set_parent_step(self, identity: Identity) -> None:
         """Fill in the parent's step of a sub-agent that names only the parent: its newest step, if known."""

@@ -6,6 +6,7 @@ The step is in the spool before the answer's last byte leaves; see `recorder.py`
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -44,7 +45,9 @@ from stepstream.services.gateway.streams import (
     TranslatedRelay,
     error_message,
     parse_object,
+    rename_model,
 )
+from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
 
@@ -64,13 +67,14 @@ class CallHandler:
         producer: str,
         indices: StepIndices,
         saved_responses: SavedResponses,
+        tracks: TrackChooser,
     ) -> None:
         """`producer`: program that writes the events, as `gateway/0.1.0`."""
         self._settings = settings
         self._keys = keys
         self._metrics = metrics
         contexts = ContextCache(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
-        self._planner = CallPlanner(upstreams, contexts, saved_responses, metrics, settings.train_sampling)
+        self._planner = CallPlanner(upstreams, contexts, saved_responses, metrics, tracks, settings.train_sampling)
         self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
@@ -119,7 +123,7 @@ class CallHandler:
         ]
         try:
             reply = await plan.target.send("POST", plan.path, plan.body, headers, plan.route)
-            position.trajectory.worker = plan.route.preferred
+            self._note_route(plan)
         except GatewayError as error:
             canceller.stop()
             try:
@@ -139,6 +143,16 @@ class CallHandler:
         await self._recorder.record(plan, answer, Timing(_ms_since(started)))
         await respond(send, reply.status, body, (reply.headers or [JSON]) + step_headers)
 
+    def _note_route(self, plan: CallPlan) -> None:
+        """Remember the worker and the track of a call, once they are known."""
+        route, trajectory = plan.route, plan.call.position.trajectory
+        if route.served_name:
+            plan.requested = replace(plan.requested, model=route.model)
+        if route.preferred:
+            trajectory.worker, trajectory.track = route.preferred, route.track
+            plan.call.track = route.track
+            self._metrics.track_calls.labels(route.model, route.track).inc()
+
     async def _relay(
         self,
         plan: CallPlan,
@@ -151,7 +165,7 @@ class CallHandler:
         relay: StreamRelay = (
             NativeRelay(plan.protocol, plan.requested, started)
             if plan.translation is None
-            else TranslatedRelay(plan.protocol, plan.translation, started)
+            else TranslatedRelay(plan.protocol, plan.translation, plan.requested, started)
         )
         error: str | None = None
         last = b""
@@ -193,10 +207,11 @@ def _read_reply(plan: CallPlan, reply: Reply) -> tuple[Answer, bytes]:
     try:
         if body is None:
             raise ValueError
+        renamed = rename_model(body, plan.requested)
         answer = plan.upstream_protocol.answer(body)
         if translation is None:
             stripped = plan.upstream_protocol.strip(body, plan.requested)
-            return answer, orjson.dumps(body) if stripped else reply.body
+            return answer, orjson.dumps(body) if stripped or renamed else reply.body
         translated = translation.reply(body)
         answer.response_id, answer.items = str(translated.get("id") or ""), translation.items
         return answer, orjson.dumps(translated)

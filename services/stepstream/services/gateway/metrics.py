@@ -46,6 +46,17 @@ class Metrics:
         self.worker_first = choices.labels("first")
         self.worker_kept = choices.labels("kept")
         self.worker_moved = choices.labels("moved")
+        self.track_calls = Counter(
+            "stepstream_gateway_track_calls",
+            "Calls that inference workers answered, by model and track.",
+            ["model", "track"],
+            registry=self.registry,
+        )
+        self.canary_unserved = Counter(
+            "stepstream_gateway_canary_unserved",
+            "Calls of the track `canary` that went to `stable`, since no worker served the canary.",
+            registry=self.registry,
+        )
         self.workers = Gauge(
             "stepstream_gateway_workers",
             "Inference workers by model and state: that of their status, `paused` after a failed call, or `static`.",

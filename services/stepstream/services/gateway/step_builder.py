@@ -15,7 +15,7 @@ from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.tree import Prompt, StepPosition
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.protocols.base import Answer, Conversation
-from stepstream.topics.events import Message, PolicySpan, Step, new_policy_span
+from stepstream.topics.events import Message, PolicySpan, Step, Track, new_policy_span
 from stepstream.topics.ids import new_event_id
 
 UNKNOWN_TOOL = "unknown_tool"
@@ -35,6 +35,7 @@ class Call:
     event_id: str
     started_us: int
     """Microseconds since the Unix epoch."""
+    track: Track = "stable"
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timin
         "agent": identity.agent,
         "environment": identity.environment,
         "harness_version": identity.harness_version,
-        "track": "stable",
+        "track": call.track,
         "split": identity.split,
         "model": model,
         "fidelity": "text" if sampled is None else "token",
@@ -152,7 +153,7 @@ def branch_call(contexts: ContextCache, call: Call, number: int) -> Call:
         parent_step_index=parent_step if parent_step >= 0 else None,
         group_id=None,
     )
-    return Call(identity, call.conversation, call.prompt, position, new_event_id(), call.started_us)
+    return Call(identity, call.conversation, call.prompt, position, new_event_id(), call.started_us, call.track)
 
 
 def sampled_tokens(answer: Answer, model: str) -> SampledTokens | None:

@@ -77,6 +77,7 @@ class NativeRelay:
         body = parse_object(event.data)
         if body is None:
             return event.raw
+        renamed = rename_model(body, self._requested)
         try:
             has_output = self._reader.add(body)
         except PARSE_ERRORS:
@@ -84,17 +85,24 @@ class NativeRelay:
             return event.raw
         if has_output and self.first_token_ms is None:
             self.first_token_ms = (time.perf_counter() - self._started) * 1000.0
-        return with_data(event, orjson.dumps(body)) if self._protocol.strip(body, self._requested) else event.raw
+        return (
+            with_data(event, orjson.dumps(body))
+            if self._protocol.strip(body, self._requested) or renamed
+            else event.raw
+        )
 
 
 class TranslatedRelay:
     """Relays a chat completion's stream as events of the caller's protocol."""
 
-    def __init__(self, protocol: ModelProtocol, translation: ChatTranslation, started: float) -> None:
+    def __init__(
+        self, protocol: ModelProtocol, translation: ChatTranslation, requested: RequestedAdditions, started: float
+    ) -> None:
         """`started`: time of the call, by `time.perf_counter`."""
         self.first_token_ms: float | None = None
         self._protocol = protocol
         self._translation = translation
+        self._requested = requested
         self._reader = CHAT.stream()
         self._parser = EventParser()
         self._started = started
@@ -127,6 +135,7 @@ class TranslatedRelay:
         chunk = parse_object(event.data)
         if chunk is None:
             return b"" if event.data is not None else event.raw  # a comment keeps the connection open
+        rename_model(chunk, self._requested)
         try:
             has_output = self._reader.add(chunk)
             if "error" in chunk:
@@ -159,6 +168,14 @@ def parse_object(data: bytes | None) -> dict[str, Any] | None:
     except ValueError:
         return None
     return body if isinstance(body, dict) else None
+
+
+def rename_model(body: dict[str, Any], requested: RequestedAdditions) -> bool:
+    """Replace the upstream's name of the model by the caller's; return True if they differ."""
+    if not requested.model or "model" not in body:
+        return False
+    body["model"] = requested.model
+    return True
 
 
 def error_message(body: dict[str, Any] | None) -> str:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+import orjson
+
 from stepstream.config import GatewaySettings, ProviderSettings
 from stepstream.services.gateway.api_keys import Credentials
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
@@ -108,8 +110,8 @@ class Workers:
     ) -> Reply:
         """Send one call; retry for `gateway.upstream_deadline_s` seconds after the first failure.
 
-        The worker that answered becomes the preferred one of `route`. If all retries fail and a worker answered with a
-        status of `UNAVAILABLE`, return its last such answer.
+        `route` gets the worker that answered, the name of the model there, and the track in use. If all retries fail
+        and a worker answered with a status of `UNAVAILABLE`, return its last such answer.
 
         Raises:
             NoUpstream: no worker of the model answered in that time.
@@ -119,6 +121,7 @@ class Workers:
         unavailable: Reply | None = None
         while True:
             now = time.monotonic()
+            self._check_track(route)
             upstream = self.pool.choose(now, route)
             if upstream is None:
                 await asyncio.sleep(max(self.pool.next_try(now, route) - now, 0.001))
@@ -126,13 +129,16 @@ class Workers:
                 self._count_choice(route, upstream)
                 try:
                     origin = self._origin(upstream.url)
-                    reply = await self._client.call(upstream, origin, method, path, body, headers)
+                    name = upstream.served_name(route)
+                    sent = orjson.dumps(orjson.loads(body) | {"model": name}) if name and body else body
+                    marked = [*headers, (b"x-stepstream-track", route.track.encode())] if route.model else headers
+                    reply = await self._client.call(upstream, origin, method, path, sent, marked)
                 except FAULTS as error:
                     upstream.failed(str(error) or type(error).__name__, time.monotonic())
                 else:
                     if reply.status not in UNAVAILABLE:
                         upstream.succeeded()
-                        route.preferred = upstream.url
+                        route.preferred, route.served_name = upstream.url, name
                         return reply
                     unavailable = reply
                     upstream.failed(f"HTTP {reply.status}", time.monotonic())
@@ -143,7 +149,7 @@ class Workers:
                 if unavailable is not None:
                     return unavailable
                 of_model = f" of the model '{route.model}'" if route.model else ""
-                raise NoUpstream(f"no inference worker{of_model} answered: {self.pool.faults(route.model)}")
+                raise NoUpstream(f"no inference worker{of_model} answered: {self.pool.faults(route)}")
 
     def count_states(self) -> None:
         """Set the gauge of workers by model and state."""
@@ -153,6 +159,12 @@ class Workers:
             announced = worker.announced
             state = "paused" if worker.paused_until > now else "static" if announced is None else announced.state
             self._metrics.workers.labels("" if announced is None else announced.model, state).inc()
+
+    def _check_track(self, route: Route) -> None:
+        """Use `stable` if no worker serves the canary: its worker left, or the rollout is newer than the workers."""
+        if route.track == "canary" and not self.pool.has_track(route.model, "canary"):
+            route.track = "stable"
+            self._metrics.canary_unserved.inc()
 
     def _origin(self, url: str) -> Origin:
         origin = self._origins.get(url)

@@ -67,6 +67,21 @@ class AnnouncedWorker:
 
 
 @dataclass(slots=True)
+class Route:
+    """Properties of a call that its worker depends on."""
+
+    model: str = ""
+    """Empty: any."""
+    key: str = ""
+    """Name of the trajectory; empty: none."""
+    preferred: str = ""
+    """Address of the worker that answered the trajectory's step before; empty: unknown. After the call, of this one."""
+    track: Track = "stable"
+    served_name: str = ""
+    """Name of the model at the worker that answered, if that is another."""
+
+
+@dataclass(slots=True)
 class Worker(Upstream):
     """One inference worker."""
 
@@ -87,22 +102,14 @@ class Worker(Upstream):
         """Number of requests that it computes at once; 0: unknown."""
         return self.announced.capacity if self.announced is not None else 0
 
+    def served_name(self, route: Route) -> str:
+        """Return the name that selects the route's track, if it is not the model's; empty: the model's."""
+        name = self.announced.tracks.get(route.track, "") if self.announced is not None else ""
+        return name if name != route.model else ""
+
     def serves(self, track: Track) -> bool:
         """Return True if it has a version for the track."""
         return self.announced is None or not self.announced.tracks or track in self.announced.tracks
-
-
-@dataclass(slots=True)
-class Route:
-    """Properties of a call that its worker depends on."""
-
-    model: str = ""
-    """Empty: any."""
-    key: str = ""
-    """Name of the trajectory; empty: none."""
-    preferred: str = ""
-    """Address of the worker that answered the trajectory's step before; empty: unknown."""
-    track: Track = "stable"
 
 
 class WorkerPool:
@@ -235,14 +242,14 @@ class WorkerPool:
         workers = [worker for worker in self.candidates(route.model) if worker.serves(route.track)]
         return min((worker.paused_until for worker in workers), default=now + FIRST_PAUSE_S)
 
-    def faults(self, model: str = "") -> str:
+    def faults(self, route: Route) -> str:
         """Return the fault of each worker of a model, for an error message."""
         workers = self._static
         if self._ready is not None:
-            workers = [worker for worker in self.upstreams if not model or worker.announced.model == model]  # type: ignore[union-attr]
+            workers = [each for each in self.upstreams if not route.model or each.announced.model == route.model]  # type: ignore[union-attr]
         if not workers:
             return f"none is alive; {self._models()}"
-        return "; ".join(f"{worker.url}: {_fault(worker)}" for worker in workers)
+        return "; ".join(f"{worker.url}: {_fault(worker, route.track)}" for worker in workers)
 
     def _limit(self, worker: Worker) -> int:
         return worker.capacity + self._max_queue
@@ -253,7 +260,9 @@ class WorkerPool:
         return f"served models: {', '.join(served[:_NAMED_MODELS]) or 'none'}{more}"
 
 
-def _fault(worker: Worker) -> str:
+def _fault(worker: Worker, track: Track) -> str:
     if worker.announced is not None and not worker.announced.ready:
         return f"serves no version yet ({worker.announced.state})"
+    if not worker.serves(track):
+        return f"does not serve the track {track}"
     return worker.fault or "no answer"

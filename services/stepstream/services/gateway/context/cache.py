@@ -120,6 +120,7 @@ class ContextCache:
             stored = self._indices.of(origin.tenant, trajectory_id)
             stored.note(1)
             trajectory = self._add(Trajectory(origin.tenant, trajectory_id, 1, stored, scope=origin.scope))
+            trajectory.worker, trajectory.track = origin.worker, origin.track
         return StepPosition(trajectory, 0)
 
     def extend(

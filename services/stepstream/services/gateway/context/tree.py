@@ -16,7 +16,7 @@ from typing import Protocol
 import orjson
 
 from stepstream.services.gateway.context import packed_tokens
-from stepstream.topics.events import Message
+from stepstream.topics.events import Message, Track
 
 PrefixHash = bytes
 
@@ -111,6 +111,8 @@ class Trajectory:
     response_ids: list[str] = field(default_factory=list)
     worker: str = ""
     """Address of the inference worker that answered last, which has the prefix in its cache; empty: none."""
+    track: Track | None = None
+    """Track of its steps; None: no worker has answered yet."""
     size: int = TRAJECTORY_BYTES
     """Approximate bytes."""
 

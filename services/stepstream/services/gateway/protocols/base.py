@@ -76,6 +76,8 @@ class RequestedAdditions:
 
     logprobs: bool
     token_ids: bool
+    model: str = ""
+    """Name of the model in the answer, if the upstream knows it by another; empty: the upstream's."""
 
 
 class AnswerStream(Protocol):
