@@ -1,119 +1,27 @@
 """Test the worker process on a real broker: it waits, loads, refuses, swaps under load, drains, reports its status."""
 
-import hashlib
 import json
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_models import TransformersModel
-from labelled_records import tiny_model
+from inference_workers import VersionPublisher, WorkerClient
 from service_process import ServiceProcess
 from stack_fixtures import with_settings
-from waiting import TIMEOUT_S, wait_until
+from waiting import wait_until
 
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 from stepstream.jobs.verifiers import process_reward
 from stepstream.jobs.verifiers.base import Case, Turn, Verdict
 from stepstream.jobs.verifiers.options import VerifierContext
-from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
-from stepstream.topics.events import Checkpoint, WorkerStatus, new_checkpoint, new_checkpoint_file, new_message
-from stepstream.topics.ids import new_event_id, now_us
-from stepstream.topics.producer import EventProducer
+from stepstream.topics.events import new_message
 
 MODEL = "worker-test"
-ASK: dict[str, Any] = {
-    "model": MODEL,
-    "messages": [{"role": "user", "content": "q:a+c"}],
-    "temperature": 0,
-    "max_tokens": 12,
-    "logprobs": True,
-    "return_token_ids": True,
-}
-
-
-class Publisher:
-    """Publishes checkpoints and reads the worker's statuses."""
-
-    def __init__(self, settings: Settings, folder: Path) -> None:
-        self._settings, self._folder = settings, folder
-        self._codec = Codec(settings.schema_registry)
-
-    def close(self) -> None:
-        self._codec.close()
-
-    def make(self, version: int, seed: int) -> Checkpoint:
-        """Write a checkpoint and return its event, which is not published yet."""
-        folder = tiny_model(self._folder / f"v{version}", seed)
-        files = [
-            new_checkpoint_file(
-                path=file.name, sha256=hashlib.sha256(file.read_bytes()).hexdigest(), size_bytes=file.stat().st_size
-            )
-            for file in sorted(folder.iterdir())
-        ]
-        return new_checkpoint(
-            event_id=new_event_id(),
-            occurred_at_us=now_us(),
-            model=MODEL,
-            version=version,
-            uri=folder.as_uri(),
-            weights_sha256=next(file["sha256"] for file in files if file["path"] == "model.safetensors"),
-            files=files,
-            code_version="test",
-        )
-
-    def publish(self, checkpoint: Checkpoint) -> None:
-        producer = EventProducer(self._settings.kafka, self._codec, "test")
-        producer.send("checkpoints", f"{MODEL}@{checkpoint['version']}", checkpoint)
-        producer.flush(TIMEOUT_S)
-
-    def statuses(self, worker_id: str) -> list[WorkerStatus]:
-        """Return all statuses of a worker so far."""
-        with EventConsumer(self._settings.kafka, self._codec) as consumer:
-            consumer.follow(["worker-status"])
-            events = []
-            while not consumer.is_caught_up():
-                events += consumer.poll(1000, 0.2)
-        return [event.record for event in events if event.key == worker_id]
-
-
-class Client:
-    """HTTP client of the worker."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._base = f"http://127.0.0.1:{settings.inference.port}"
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        return self._open(urllib.request.Request(f"{self._base}{path}"))
-
-    def chat(self, **fields: Any) -> tuple[int, dict[str, Any]]:
-        body = json.dumps(ASK | fields).encode()
-        status, answer = self._open(urllib.request.Request(f"{self._base}/v1/chat/completions", data=body))
-        return status, json.loads(answer)
-
-    def version(self) -> int | None:
-        """Return the served version; None: it serves none or does not listen yet."""
-        try:
-            version: int | None = json.loads(self.get("/health")[1])["version"]
-        except OSError:
-            return None
-        return version
-
-    @staticmethod
-    def _open(request: urllib.request.Request) -> tuple[int, bytes]:
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
 
 
 @pytest.fixture(scope="module")
@@ -134,17 +42,17 @@ def worker(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-def publisher(settings: Settings, tmp_path: Path) -> Iterator[Publisher]:
-    publisher = Publisher(settings, tmp_path)
+def publisher(settings: Settings, tmp_path: Path) -> Iterator[VersionPublisher]:
+    publisher = VersionPublisher(settings, tmp_path, MODEL)
     yield publisher
     publisher.close()
 
 
 def test_a_worker_waits_loads_refuses_swaps_and_drains(
-    worker: ServiceProcess, settings: Settings, publisher: Publisher, tmp_path: Path
+    worker: ServiceProcess, settings: Settings, publisher: VersionPublisher, tmp_path: Path
 ) -> None:
     """All stages use one process, since each start imports torch."""
-    client = Client(settings)
+    client = WorkerClient(settings)
 
     def status_is(state: str, version: int | None, newest: int | None) -> bool:
         statuses = publisher.statuses(settings.inference.worker_id)
