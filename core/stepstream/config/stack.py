@@ -152,6 +152,9 @@ class InferenceSettings(Section):
     max_batch: int = setting(128, "Sequences that the torch engine decodes together.", unit="sequences", ge=1)
     max_model_len: int = setting(512, "Longest context.", unit="tokens", ge=16)
     threads: int = setting(1, "CPU threads of the engine.", unit="threads", ge=1)
+    device: str = setting(
+        "cpu", "Device of the torch engine: `cpu`, `cuda` or `cuda:1`.", pattern=r"^(cpu|cuda(:\d+)?)$"
+    )
     status_every_s: float = setting(2.0, "Interval of status events without a change.", unit="s", gt=0)
     swap: Literal["continue", "drain"] = setting(
         "continue",

@@ -8,8 +8,9 @@ import torch
 from tiny_families import tiny_of
 from transformers import AutoConfig
 
-from stepstream.services.inference.engine import CheckpointRefusedError
-from stepstream.services.inference.llama import LlamaWeights
+from stepstream.services.inference.engine import CheckpointRefusedError, EngineError
+from stepstream.services.inference.llama import Llama, LlamaWeights
+from stepstream.services.inference.torch_engine import TorchEngine
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,20 @@ def test_bfloat16_weights_become_float32(tmp_path: Path) -> None:
     weights = LlamaWeights(tiny_of("llama", tmp_path, torch.bfloat16))
     assert weights.embedding.dtype == torch.float32
     assert weights.shape.kv_heads == 2
+
+
+def test_every_tensor_is_on_the_weights_device(tmp_path: Path) -> None:
+    """On torch's device without memory an operation with a tensor of the CPU is an error."""
+    weights = LlamaWeights(tiny_of("llama", tmp_path), "meta")
+    llama = Llama(weights, 2, 8)
+    tokens = torch.ones(2, 4, dtype=torch.long, device="meta")
+    logits = llama.prefill(0, tokens, tokens[:, 0])
+    assert (logits.device.type, logits.shape[0]) == ("meta", 2)
+    assert llama.decode(tokens[:, 0], tokens[:, 0], 5).device.type == "meta"
+    assert llama.cache.keys.device.type == "meta"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+async def test_a_device_that_the_machine_lacks_is_named() -> None:
+    with pytest.raises(EngineError, match=r"'cuda:1'.*inference\.device"):
+        TorchEngine(1, 16, 1, "cuda:1")

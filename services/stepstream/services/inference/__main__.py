@@ -10,7 +10,7 @@ from stepstream.config import InferenceSettings, Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.inference.app import App
 from stepstream.services.inference.checkpoint_watcher import CheckpointWatcher
-from stepstream.services.inference.engine import Engine
+from stepstream.services.inference.engine import Engine, EngineError
 from stepstream.services.inference.forward import ChatForwarder
 from stepstream.services.inference.tool_parsers import TOOL_PARSERS, NoTools
 from stepstream.services.inference.worker import Worker
@@ -78,10 +78,14 @@ def _served(inference: InferenceSettings) -> tuple[Worker, App]:
     from stepstream.services.inference.torch_engine import TorchEngine
 
     def new_engine() -> Engine:
-        return TorchEngine(inference.max_batch, inference.max_model_len, inference.threads)
+        return TorchEngine(inference.max_batch, inference.max_model_len, inference.threads, inference.device)
 
     length = inference.max_model_len
-    worker = Worker(inference.model, new_engine(), length, tracks=inference.tracks, new_engine=new_engine)
+    try:
+        first = new_engine()
+    except EngineError as error:
+        raise Fatal(str(error)) from error
+    worker = Worker(inference.model, first, length, tracks=inference.tracks, new_engine=new_engine)
     return worker, App(worker, TOOL_PARSERS[inference.tool_parser]())
 
 

@@ -81,8 +81,9 @@ class Batch:
         if not self._rows:
             return
         positions = [len(row.tokens) - 1 for row in self._rows]
-        last = torch.tensor([row.tokens[-1] for row in self._rows])
-        logits = self._llama.decode(last, torch.tensor(positions), max(positions) + 1)
+        last = torch.tensor([row.tokens[-1] for row in self._rows], device=self._llama.device)
+        at = torch.tensor(positions, device=self._llama.device)
+        logits = self._llama.decode(last, at, max(positions) + 1)
         self._sample(self._rows, logits)
         self._drop_finished()
 
@@ -114,7 +115,7 @@ class Batch:
                     break
                 count += 1
             group, waiting = waiting[:count], waiting[count:]
-            padded, last = _padded(group)
+            padded, last = _padded(group, self._llama.device)
             values += (self._llama.read(start, padded, last) @ head.T)[:, 0].sigmoid().tolist()
         return values
 
@@ -138,7 +139,7 @@ class Batch:
         return portions
 
     def _prefill(self, first_row: int, prompts: list[list[int]]) -> torch.Tensor:
-        padded, last = _padded(prompts)
+        padded, last = _padded(prompts, self._llama.device)
         return self._llama.prefill(first_row, padded, last)
 
     def _sample(self, rows: list[Generation], logits: torch.Tensor) -> None:
@@ -184,8 +185,8 @@ class Batch:
                 self._llama.cache.move(len(self._rows), index, len(last.tokens))
 
 
-def _padded(prompts: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(prompts: Sequence[list[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return prompts padded on the right, [N, L], and the index of each one's last token, [N]."""
     longest = max(map(len, prompts))
-    padded = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
-    return padded, torch.tensor([len(prompt) - 1 for prompt in prompts])
+    padded = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts], device=device)
+    return padded, torch.tensor([len(prompt) - 1 for prompt in prompts], device=device)

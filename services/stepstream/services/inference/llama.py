@@ -94,8 +94,8 @@ class _Layer:
 class LlamaWeights:
     """The weights of one checkpoint in float32; projections applied together are concatenated."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read `folder`.
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        """Read `folder` to a torch device.
 
         Raises:
             CheckpointRefusedError: a file is missing or malformed.
@@ -109,7 +109,7 @@ class LlamaWeights:
             tensors: dict[str, Tensor] = {}
             for file in sorted({entry.file for entry in entries.values()}):
                 tensors |= load_file(file)
-            tensors = {name: tensor.float() for name, tensor in tensors.items()}
+            tensors = {name: tensor.to(device, torch.float32) for name, tensor in tensors.items()}
             # Clone, because a loaded tensor may be a view of the mapped file.
             self.embedding = tensors["model.embed_tokens.weight"].clone()
             self.head = self.embedding if self.shape.tied else tensors["lm_head.weight"].clone()
@@ -138,9 +138,9 @@ def _layer(tensors: dict[str, Tensor], prefix: str) -> _Layer:
 class LlamaCache:
     """Keys and values of `rows` sequences of up to `length` tokens: two tensors [layers, N, G, T, D]."""
 
-    def __init__(self, shape: LlamaShape, rows: int, length: int) -> None:
+    def __init__(self, shape: LlamaShape, rows: int, length: int, device: torch.device) -> None:
         size = (shape.layers, rows, shape.kv_heads, length, shape.head_size)
-        self.keys, self.values = torch.zeros(size), torch.zeros(size)
+        self.keys, self.values = torch.zeros(size, device=device), torch.zeros(size, device=device)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of a row over another row."""
@@ -155,11 +155,12 @@ class Llama:
         self.shape = weights.shape
         self.weights = weights
         self.length = min(length, self.shape.max_length)
-        self.cache = LlamaCache(self.shape, rows, self.length)
+        self.device = weights.embedding.device
+        self.cache = LlamaCache(self.shape, rows, self.length, self.device)
         half = torch.arange(0, self.shape.head_size, 2).float() / self.shape.head_size
         angles = torch.arange(self.length).float()[:, None] / self.shape.rope_theta**half
-        self._cos = torch.cat([angles.cos(), angles.cos()], -1)
-        self._sin = torch.cat([-angles.sin(), angles.sin()], -1)
+        self._cos = torch.cat([angles.cos(), angles.cos()], -1).to(self.device)
+        self._sin = torch.cat([-angles.sin(), angles.sin()], -1).to(self.device)
 
     def prefill(self, first_row: int, tokens: Tensor, last: Tensor) -> Tensor:
         """Compute whole prompts into rows from `first_row`; return logits [N, V] after each row's token `last`.
@@ -180,14 +181,14 @@ class Llama:
             self.cache.values[index, window, :, :length] = value
             mixed = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=self._grouped)
             hidden = self._mix(layer, hidden, mixed)
-        return self._normed(hidden[torch.arange(rows), last])
+        return self._normed(hidden[torch.arange(rows, device=self.device), last])
 
     def decode(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
         """Compute one token for each of rows 0..N-1, at its own position (< longest); return logits [N, V]."""
-        rows = torch.arange(len(tokens))
+        rows = torch.arange(len(tokens), device=self.device)
         hidden = self.weights.embedding[tokens][:, None]
         cos, sin = self._cos[positions][:, None, None], self._sin[positions][:, None, None]
-        visible = (torch.arange(longest) <= positions[:, None])[:, None, None]
+        visible = (torch.arange(longest, device=self.device) <= positions[:, None])[:, None, None]
         for index, layer in enumerate(self.weights.layers):
             query, key, value = self._project(layer, hidden, cos, sin)
             keys, values = self.cache.keys[index], self.cache.values[index]

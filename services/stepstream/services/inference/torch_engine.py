@@ -40,9 +40,16 @@ class _Scoring(NamedTuple):
 class TorchEngine(Engine):
     """Computes on its own thread, which sleeps when idle; create and use it on one event loop."""
 
-    def __init__(self, max_batch: int, max_length: int, threads: int) -> None:
-        """Run at most `max_batch` sequences of `max_length` tokens at once on `threads` CPU threads."""
+    def __init__(self, max_batch: int, max_length: int, threads: int, device: str = "cpu") -> None:
+        """Run at most `max_batch` sequences of `max_length` tokens at once on `threads` CPU threads or a GPU.
+
+        Raises:
+            EngineError: this machine has no such device.
+        """
         super().__init__()
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise EngineError(f"no device '{device}': torch finds no GPU here; set inference.device to cpu")
+        self._device = device
         torch.set_num_threads(threads)
         self._max_batch, self._max_length = max_batch, max_length
         self._loop = asyncio.get_running_loop()
@@ -69,13 +76,14 @@ class TorchEngine(Engine):
 
     async def load(self, folder: Path, version: int) -> None:
         """Read the checkpoint beside the running batch, then swap it in between two tokens."""
-        weights = await asyncio.to_thread(_checked_weights, folder)
+        weights = await asyncio.to_thread(LlamaWeights, folder, self._device)
         if self._weights is not None:
             check_same_shapes(folder, weights.entries, self._weights.entries)
             if weights.shape != self._weights.shape:
                 raise CheckpointRefusedError(
                     f"{folder}: its config.json differs from the served version's; start a new worker for it"
                 )
+        await asyncio.to_thread(_smoke_test, folder, weights)
         swapped: asyncio.Future[None] = self._loop.create_future()
         with self._wake:
             self._check_alive()
@@ -226,20 +234,22 @@ class TorchEngine(Engine):
             self._loop.call_soon_threadsafe(_put_all, items)
 
 
-def _checked_weights(folder: Path) -> LlamaWeights:
-    """Read a checkpoint's weights and compute one test prompt with them, beside the running batch.
+def _smoke_test(folder: Path, weights: LlamaWeights) -> None:
+    """Compute one test prompt with a checkpoint's weights, beside the running batch.
 
     Raises:
-        CheckpointRefusedError: as `LlamaWeights`, or a logit of the test prompt is NaN or infinite.
+        CheckpointRefusedError: the shapes do not fit each other, or a logit is NaN or infinite.
     """
-    weights = LlamaWeights(folder)
+    device = weights.embedding.device
     count = min(_SMOKE_TOKENS, weights.shape.max_length)
-    tokens = torch.linspace(0, weights.shape.vocabulary - 1, count).long()[None]
-    with torch.inference_mode():
-        logits = Llama(weights, 1, count).prefill(0, tokens, torch.tensor([count - 1]))
+    tokens = torch.linspace(0, weights.shape.vocabulary - 1, count).long()[None].to(device)
+    try:
+        with torch.inference_mode():
+            logits = Llama(weights, 1, count).prefill(0, tokens, torch.tensor([count - 1], device=device))
+    except (RuntimeError, IndexError) as error:
+        raise CheckpointRefusedError(f"{folder}: its tensors do not fit each other: {error}") from error
     if not bool(logits.isfinite().all()):
         raise CheckpointRefusedError(f"{folder}: its logits for a test prompt are NaN or infinite")
-    return weights
 
 
 def _put_all(items: list[_QueuedItem]) -> None:
