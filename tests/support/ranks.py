@@ -55,7 +55,7 @@ def _rank(environment: dict[str, str], pipe: Connection, work: Callable[..., Any
 
     os.environ.update(environment)
     try:
-        with join_ranks():
+        with join_ranks(exact=False):
             pipe.send((work(*arguments), None))
     except BaseException as fault:
         pipe.send((None, repr(fault)))

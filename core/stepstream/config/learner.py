@@ -201,6 +201,27 @@ class LearnerSettings(Section):
     device: Literal["cpu", "cuda"] = setting(
         "cpu", "Device of the model. The same log gives the same bits on the CPU only."
     )
+    reproducible: bool = setting(
+        True,
+        "On a CPU, give the same bits for the same log on any power of two of ranks. False, and always on a GPU: any "
+        "number of ranks, weights gathered in `precision`, gradients summed in any order.",
+    )
+    shard_ranks: int = setting(
+        0,
+        "Ranks that share one copy of the weights, as those of one node; further ranks hold copies (hybrid sharding). "
+        "0: all ranks share one copy. Needs `reproducible` = false or a GPU.",
+        unit="ranks",
+        ge=0,
+    )
+    gradient_sync: Literal["step", "pass"] = setting(
+        "step",
+        "Time at which ranks sum their gradients, if bits are not promised: once an optimizer step, which keeps whole "
+        "gradients in memory, or after each forward pass.",
+    )
+    reference_offload: bool = setting(
+        False,
+        "Keep the weights of the reference policy in host memory, and copy each layer to the GPU for its use.",
+    )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "Precision of the forward pass. Weights, optimizer and log-softmax stay in float32."
     )
@@ -274,6 +295,11 @@ def loss_contradictions(config: LearnerSettings) -> list[str]:
         contradictions.append("optimizer=adamw_8bit needs a GPU: set device=cuda, or optimizer=adamw")
     if config.optimizer == "adamw_8bit" and config.optimizer_offload:
         contradictions.append("optimizer_offload=true steps in host memory, in float32: set optimizer=adamw")
+    if config.shard_ranks and config.device == "cpu" and config.reproducible:
+        contradictions.append(
+            f"shard_ranks={config.shard_ranks} sums gradients in another order: set reproducible=false, or "
+            "shard_ranks=0"
+        )
     if config.weight_low > 1:
         contradictions.append(f"weight_low={config.weight_low:g} rejects fresh data, whose weight is 1: set 1 or less")
     return contradictions

@@ -7,13 +7,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.learner import learner
-from stepstream.learner.model.distributed import join_ranks
+from stepstream.learner.model.distributed import is_exact, join_ranks
 from stepstream.learner.training.rank_zero import end_followers, follow
 
 
 def main(settings: Settings, stop: Stop) -> None:
     """Train until `stop`. Only rank 0 reacts to it: it finishes the current work of all ranks, then ends them."""
-    with join_ranks() as ranks:
+    with join_ranks(is_exact(settings.learner)) as ranks:
         if ranks.rank:
             follow()
         else:

@@ -18,13 +18,14 @@ from urllib.parse import unquote, urlsplit
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from stepstream.config import Settings
 from stepstream.learner.model import lora
 from stepstream.learner.model.critic import CRITIC
 from stepstream.learner.model.pretrained import save_model
+from stepstream.learner.model.tensor_files import TensorFiles
 from stepstream.topics.events import CheckpointFile, new_checkpoint_file
 from stepstream.versions import layout
 from stepstream.versions.layout import indexed_files, role_of_path, training_folder, weights_folder
@@ -74,10 +75,10 @@ class Snapshot:
             write_index(training / lora.BASE)
 
 
-def load_optimizer(folder: Path) -> dict[str, Tensor]:
-    """Return the optimizer's state; empty for a root, which has none."""
+def optimizer_files(folder: Path) -> TensorFiles:
+    """Open the optimizer's state; empty for a root, which has none."""
     file = training_folder(folder) / OPTIMIZER
-    return load_file(file) if file.exists() else {}
+    return TensorFiles([file] if file.exists() else [])
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,8 +1,8 @@
 """Train one model in several processes (ranks): deal out batches, shard weights and sum gradients.
 
-Weights, gradients and optimizer state are sharded (FSDP2). On CPU a power of two of ranks gives the same bits as one
-process: one rank computes each whole forward pass, in a split that does not depend on the number of ranks, and
-gradients are summed along one fixed tree (`TreeSum`).
+Weights, gradients and optimizer state are sharded (FSDP2). Where bits are promised (`is_exact`) a power of two of ranks
+gives the same bits as one process: one rank computes each whole forward pass, in a split that does not depend on the
+number of ranks, and gradients are summed along one fixed tree (`TreeSum`). Elsewhere any number of ranks trains.
 """
 
 import ctypes
@@ -19,7 +19,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from stepstream.config import LearnerSettings
 from stepstream.core.process import Fatal
+
+
+def is_exact(config: LearnerSettings) -> bool:
+    """Return True if the same log gives the same bits on any number of ranks."""
+    return config.reproducible and config.device == "cpu"
 
 
 class TreeSum:
@@ -110,18 +116,24 @@ def current_ranks() -> Ranks:
 
 
 @contextmanager
-def join_ranks() -> Iterator[Ranks]:
+def join_ranks(exact: bool = True) -> Iterator[Ranks]:
     """Join the ranks that torchrun's environment names; without that, this process trains alone.
 
+    Args:
+        exact: True if the number of ranks must not change the bits.
+
     Raises:
-        Fatal: their number is not a power of two.
+        Fatal: their number is not a power of two, and `exact` is True.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield Ranks()
         return
-    if size & (size - 1):
-        raise Fatal(f"{size} ranks: start a power of two, such as 2, 4 or 8; only these give the same bits as one")
+    if exact and size & (size - 1):
+        raise Fatal(
+            f"{size} ranks: start a power of two, such as 2, 4 or 8; only these give the same bits as one; or set "
+            "learner.reproducible=false"
+        )
     _die_with_launcher()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -150,26 +162,114 @@ def receive() -> Any:
     return received[0]
 
 
-def shard(module: nn.Module, blocks: Sequence[nn.Module], device: str) -> None:
-    """Shard a module's weights over all ranks, block by block; gradients are then sums over the ranks.
+def ensure_group(device: str) -> None:
+    """Let a process that has joined no ranks be a single rank: sharded modules need a group."""
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+
+
+def shard(module: nn.Module, blocks: Sequence[nn.Module], config: LearnerSettings) -> None:
+    """Shard a module's weights over the ranks, block by block; gradients are then sums over the ranks.
+
+    Where bits are not promised and `learner.precision` is bfloat16, the gathered weights are bfloat16 and gradients are
+    summed in float32; the shards stay in float32.
 
     Args:
-        module: module whose forward pass uses the weights.
+        module: module whose forward pass uses the weights, possibly on the meta device.
         blocks: parts of it whose weights are gathered and freed together, in the order of use.
-        device: type of the weights' device, `cpu` or `cuda`.
-    """
-    from torch.distributed.device_mesh import init_device_mesh  # these take seconds to import
-    from torch.distributed.fsdp import FSDPModule, fully_shard
+        config: settings: device, precision, number of ranks that share one copy of the weights.
 
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    Raises:
+        Fatal: the number of ranks is no multiple of `learner.shard_ranks`.
+    """
+    from torch.distributed.fsdp import (  # these take seconds to import
+        CPUOffloadPolicy,
+        FSDPModule,
+        MixedPrecisionPolicy,
+        OffloadPolicy,
+        fully_shard,
+    )
+
+    exact = is_exact(config)
+    lowered = None if exact or config.precision == "float32" else torch.bfloat16
+    precision = MixedPrecisionPolicy(param_dtype=lowered, reduce_dtype=torch.float32 if lowered else None)
+    frozen = not any(weight.requires_grad for weight in module.parameters())
+    # Only a frozen copy may stay in host memory: trained weights are stepped on their device.
+    offload = (
+        CPUOffloadPolicy(pin_memory=config.device == "cuda") if frozen and config.reference_offload else OffloadPolicy()
+    )
+    mesh = _mesh(config)
     for part in (*blocks, module):
-        fully_shard(part, mesh=mesh)
+        fully_shard(part, mesh=mesh, reshard_after_forward=frozen or None, mp_policy=precision, offload_policy=offload)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
         part.set_reduce_scatter_unused_params(True)
-        if device == "cpu":
+        if exact:
             part.set_custom_reduce_scatter(cast(Any, _ORDERED))
+
+
+def _mesh(config: LearnerSettings) -> Any:
+    """Return the mesh of the ranks: one dimension, or copies by shards (hybrid sharding)."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    size, shards = dist.get_world_size(), config.shard_ranks
+    if not shards or shards == size:
+        return init_device_mesh(config.device, (size,))
+    if size % shards:
+        raise Fatal(f"{size} ranks: start a multiple of learner.shard_ranks={shards}, or set it to 0")
+    return init_device_mesh(config.device, (size // shards, shards), mesh_dim_names=("copies", "shards"))
+
+
+def materialize(module: nn.Module, device: torch.device) -> None:
+    """Give a module's weights on the meta device undefined values in this rank's memory; buffers keep their values."""
+    buffers = {name: value for name, value in module.named_buffers() if not value.is_meta}
+    module.to_empty(device=device)
+    with torch.no_grad():
+        for name, value in module.named_buffers():
+            if name in buffers:
+                value.copy_(buffers[name])
+
+
+def free_gathered(module: nn.Module) -> None:
+    """Free the gathered weights of a sharded module that its last forward pass kept for a backward pass."""
+    from torch.distributed.fsdp import FSDPModule
+
+    assert isinstance(module, FSDPModule)
+    module.reshard()
+
+
+def set_gradient_sync(module: nn.Module, is_last: bool, in_each_pass: bool) -> None:
+    """Choose whether the next backward pass sums the gradients over the ranks that share a copy, and over all copies.
+
+    Args:
+        module: sharded module.
+        is_last: True for the last pass of an optimizer step: gradients are summed over all ranks.
+        in_each_pass: True to sum over the ranks that share a copy in each pass.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    assert isinstance(module, FSDPModule)
+    module.set_requires_gradient_sync(is_last or in_each_pass)
+    module.set_requires_all_reduce(is_last)
+
+
+def local_rows(tensor: Tensor) -> tuple[int, int] | None:
+    """Return the first row of a sharded tensor that this rank holds, and the row after its last; None: not sharded."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return None
+    first, rows = 0, tensor.shape[0]
+    for dimension, placement in enumerate(tensor.placements):
+        if placement.is_shard(0):
+            shards = tensor.device_mesh.size(dimension)
+            first = min(rows, -(-rows // shards) * tensor.device_mesh.get_local_rank(dimension))
+        elif not placement.is_replicate():
+            raise ValueError(f"a tensor is placed as {placement}: only shards of rows are supported")
+    return first, first + tensor.to_local().shape[0]
 
 
 def set_present_ranks(count: int) -> None:
@@ -189,15 +289,6 @@ def gather_full(tensor: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def sharded_like(value: Tensor, pattern: Tensor) -> Tensor:
-    """Shard a tensor, which every rank has whole, like `pattern`."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    if not isinstance(pattern, DTensor):
-        return value
-    return distribute_tensor(value, pattern.device_mesh, pattern.placements, src_data_rank=None)
 
 
 def from_shard(value: Tensor, pattern: Tensor) -> Tensor:

@@ -150,7 +150,8 @@ def _check_head(model: Any, forward_pass: ForwardPass) -> None:
 
 def _tolerance(model: Any) -> float:
     kind = model.device.type
-    return _TOLERANCE[torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32]
+    precision = model.get_output_embeddings().weight.dtype  # of the gathered weights
+    return _TOLERANCE[torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else precision]
 
 
 def _hidden(model: Any, **inputs: Any) -> Tensor:

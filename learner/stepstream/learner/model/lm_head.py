@@ -115,9 +115,11 @@ def _parts(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
 
 
 def _lowered(tensor: Tensor) -> Tensor:
-    """Convert to autocast's precision on a GPU, else to float32; matrix products still sum in float32."""
+    """Keep or convert to bfloat16 on a GPU that computes in it, else use float32; products still sum in float32."""
     if tensor.is_cuda and torch.is_autocast_enabled("cuda"):
         return tensor.to(torch.get_autocast_dtype("cuda"))
+    if tensor.is_cuda and tensor.dtype == torch.bfloat16:
+        return tensor
     return tensor.float()
 
 

@@ -6,6 +6,7 @@ from the sum bit for bit.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,9 +80,46 @@ def load_adapters(model: Any, folder: Path) -> None:
     """Load the adapters' values from a version's folder into the model."""
     weights = dict(model.named_parameters())
     with torch.no_grad():
-        for name, value in load_file(training_folder(folder) / ADAPTER / WEIGHTS).items():
-            stem, _, last = name.removeprefix(_PREFIX).rpartition(".")
-            weights[f"{stem}.{_NAME}.{last}"].copy_(value)
+        for name, value in stored_adapters(folder).items():
+            weights[name].copy_(value)
+
+
+def stored_adapters(folder: Path) -> dict[str, Tensor]:
+    """Return the adapters' values of a version's folder, by the names of the model's parameters."""
+    values = {}
+    for name, value in load_file(training_folder(folder) / ADAPTER / WEIGHTS).items():
+        stem, _, last = name.removeprefix(_PREFIX).rpartition(".")
+        values[f"{stem}.{_NAME}.{last}"] = value
+    return values
+
+
+def initial_adapters(model: Any, config: LearnerSettings) -> dict[str, Tensor]:
+    """Return the values that `add_adapters` gives to adapters, for a model whose weights are on the meta device.
+
+    Draws the same random numbers as peft, layer by layer: two linear layers, then A anew; B is 0.
+    """
+    values: dict[str, Tensor] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        for stem, module in model.named_modules():
+            if not hasattr(module, "lora_A"):
+                continue
+            rank, size = module.lora_A[_NAME].weight.shape
+            a = torch.nn.Linear(size, rank, bias=False).weight
+            b = torch.nn.Linear(rank, module.lora_B[_NAME].weight.shape[0], bias=False).weight
+            torch.nn.init.kaiming_uniform_(a, a=math.sqrt(5))
+            values |= {stem + _A: a.detach(), stem + _B: torch.zeros_like(b)}
+    return values
+
+
+def is_adapter(name: str) -> bool:
+    """Return True if a parameter of this name belongs to an adapter."""
+    return name.endswith((_A, _B))
+
+
+def base_name(name: str) -> str:
+    """Return the name that a parameter has in the model without adapters."""
+    return name.replace(".base_layer.", ".")
 
 
 def adapters_in(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

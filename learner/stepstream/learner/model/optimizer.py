@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from stepstream.config import LearnerSettings
-from stepstream.learner.model.distributed import from_shard, local_shard, sharded_like
+from stepstream.learner.model.distributed import from_shard, local_shard
 from stepstream.learner.model.pretrained import CannotTrain
+from stepstream.learner.model.tensor_files import StoredTensors
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -64,22 +65,17 @@ class Optimizer:
         return found
 
     @torch.no_grad()
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from the state of an earlier optimizer: `NAME.step`, `NAME.exp_avg`, `NAME.exp_avg_sq`, whole.
-
-        Weights whose values changed since the optimizer was created must be given to it anew.
-        """
+    def load(self, state: StoredTensors) -> None:
+        """Continue from the state of an earlier optimizer: `NAME.step`, `NAME.exp_avg` and `NAME.exp_avg_sq`."""
         if self._adamw_is_quantized and any(f"{name}.step" in state for name in self._weights):
             self._create_state()
         for name, stepped in self._stepped.items():
             if f"{name}.step" not in state:
                 continue
             weight = self._weights[name]
-            moments = {}
-            for key in MOMENTS:
-                sharded = sharded_like(state[f"{name}.{key}"].to(weight.device).clone(), weight)
-                moments[key] = local_shard(sharded).to(stepped.device) if self._is_offloaded else sharded
-            step = state[f"{name}.step"].to(stepped.device).clone()
+            step = state.read(f"{name}.step", torch.empty((), device=stepped.device)).clone()
+            shards = {key: state.read(f"{name}.{key}", weight).to(stepped.device).clone() for key in MOMENTS}
+            moments = shards if self._is_offloaded else {key: from_shard(shards[key], weight) for key in MOMENTS}
             if self._adamw_is_quantized:
                 own = self._adamw.state[stepped]
                 own["step"].copy_(step)

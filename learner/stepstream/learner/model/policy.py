@@ -4,13 +4,11 @@ import ctypes
 import math
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.learning_signal import needs_group
@@ -18,19 +16,23 @@ from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.reward_shaping import discounting_of
 from stepstream.learner.data.sequences import Limits, TokenSequence
 from stepstream.learner.model import lora
-from stepstream.learner.model.checkpoint import Snapshot, load_optimizer
+from stepstream.learner.model.checkpoint import Snapshot, optimizer_files
 from stepstream.learner.model.distributed import (
     TreeSum,
     current_ranks,
     from_shard,
     gather_full,
+    is_exact,
     local_shard,
+    set_gradient_sync,
     set_present_ranks,
-    shard,
 )
-from stepstream.learner.model.forward import Scores, forward_pass_for
+from stepstream.learner.model.forward import Scores
 from stepstream.learner.model.optimizer import Optimizer
-from stepstream.learner.model.pretrained import load_model, stored_dtype
+from stepstream.learner.model.pretrained import stored_dtype
+from stepstream.learner.model.scored import load_scored, optimize_blocks
+from stepstream.learner.model.sharded_load import read_weights
+from stepstream.learner.model.tensor_files import TensorFiles
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2**30
@@ -62,9 +64,9 @@ class Policy:
         Raises:
             CannotTrain: the learner cannot train a model of this kind.
         """
-        self._device = torch.device(config.device)
-        # A GPU does not promise the last bits: determinism would cost more there.
-        torch.use_deterministic_algorithms(self._device.type == "cpu")
+        # Determinism costs time where the last bits are not promised.
+        self._is_exact = is_exact(config)
+        torch.use_deterministic_algorithms(self._is_exact)
         # No code here reads memory before writing it; filling it with NaN first costs 5 % of an update.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.set_num_threads(config.threads)
@@ -75,29 +77,21 @@ class Policy:
         self._ranks = current_ranks()
         self._base = lora.base_folder(folder, config)
         self._dtype = stored_dtype(self._base)
-        self.model: Any = load_model(self._base).to(self._device)
-        self._adapter = lora.add_adapters(self.model, config) if config.lora_rank else None
-        if lora.continues(folder, config):
-            lora.load_adapters(self.model, folder)
-        state = load_optimizer(folder)
-        self._load_masters(state)
-        self._scored = _Scored(self.model, config)
-        blocks = _blocks(self.model)
-        if config.activation_checkpointing:
-            for block in blocks:
-                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        if config.compile:
-            for block in blocks:
-                block.compile(dynamic=True)
-        if self._ranks.size > 1:
-            shard(self._scored, blocks, self._device.type)
+        self._adapter: dict[str, Any] | None = None
+        self._config = config
+        state = optimizer_files(folder)
+        self._scored = load_scored(
+            self._base, config, self._add_adapters, lambda model, empty: self._fill(model, empty, folder, state)
+        )
+        self.model: Any = self._scored.model
+        optimize_blocks(self.model, config)
         self._all = dict(self.model.named_parameters())
         self.weights = {name: weight for name, weight in self._all.items() if weight.requires_grad}
         """Trained weights by name."""
         self._optimizer = Optimizer(self.weights, config)
         self._optimizer.load(state)
         # One sum of gradients takes less memory than a tree of them.
-        self._sum = TreeSum() if self._device.type == "cpu" else None
+        self._sum = TreeSum() if self._is_exact else None
 
     def limits(self, name: str) -> Limits:
         """Return the limits for records of model `name`."""
@@ -123,8 +117,8 @@ class Policy:
 
     def scores(self, rows: Sequence[TokenSequence], states: bool = False) -> Scores:
         """Log-probability of every trained token, with gradient, and entropies; with `states`, hidden states too."""
-        found: Scores = self._scored(rows, states)
-        return found
+        scores: Scores = self._scored(rows, states)
+        return scores
 
     def logprobs(self, rows: Sequence[TokenSequence]) -> Tensor:
         """Return the log-probability of every trained token, row after row, with gradient. Shape [trained tokens]."""
@@ -142,14 +136,18 @@ class Policy:
         with lora.without_adapters(self.model):
             return self.logprobs(rows)
 
-    def learn(self, loss: Tensor, present: int = 1) -> None:
+    def learn(self, loss: Tensor, present: int = 1, is_last: bool = True) -> None:
         """Add the loss's gradient to the sum of gradients since the last step.
 
         Args:
             loss: one of the losses of the step; multiplied by 0 on a rank that has no batch in this round.
             present: number of ranks that have a batch.
+            is_last: True in the last round of the step.
         """
-        set_present_ranks(present)
+        if self._is_exact:
+            set_present_ranks(present)
+        else:
+            set_gradient_sync(self._scored, is_last, in_each_pass=self._config.gradient_sync == "pass")
         loss.backward()
         if self._sum is not None:
             self._sum.add([local_shard(_gradient(weight)) for weight in self.weights.values()], present)
@@ -201,36 +199,25 @@ class Policy:
         if self._ranks.rank == 0:
             values[name] = full.cpu().contiguous()
 
+    def _add_adapters(self, model: Any) -> None:
+        if self._config.lora_rank:
+            self._adapter = lora.add_adapters(model, self._config)
+
     @torch.no_grad()
-    def _load_masters(self, state: dict[str, Tensor]) -> None:
-        """Load float32 weights from the optimizer's state if the published weights have lower precision."""
-        for name, weight in self.model.named_parameters():
+    def _fill(self, model: Any, empty: bool, folder: Path, state: TensorFiles) -> None:
+        """Load the values that continue training: adapters, and float32 weights if published ones are less precise."""
+        continues = lora.continues(folder, self._config)
+        if empty:
+            adapters = None
+            if self._adapter is not None:
+                adapters = lora.stored_adapters(folder) if continues else lora.initial_adapters(model, self._config)
+            read_weights(model, self._base, state, adapters)
+            return
+        if continues:
+            lora.load_adapters(model, folder)
+        for name, weight in model.named_parameters():
             if f"{name}.{_MASTER}" in state:
-                weight.copy_(state[f"{name}.{_MASTER}"])
-
-
-class _Scored(nn.Module):
-    """A model whose forward pass returns scores: FSDP gathers its sharded weights around this call."""
-
-    def __init__(self, model: Any, config: LearnerSettings) -> None:
-        super().__init__()
-        self.model = model
-        self._use_bfloat16 = config.precision == "bfloat16"
-        with self._precision():
-            self.forward_pass = forward_pass_for(model)
-
-    def forward(self, rows: Sequence[TokenSequence], states: bool) -> Scores:
-        with self._precision():
-            return self.forward_pass(self.model, rows, states)
-
-    def _precision(self) -> torch.autocast:
-        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self._use_bfloat16)
-
-
-def _blocks(model: Any) -> list[Any]:
-    """Return the model's layers, in order."""
-    kinds = model._no_split_modules or ()
-    return [module for module in model.modules() if type(module).__name__ in kinds]
+                weight.copy_(state.read(f"{name}.{_MASTER}", weight))
 
 
 def _gradient(weight: Tensor) -> Tensor:

@@ -29,17 +29,30 @@ def load_model(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM, logging  # takes seconds to import
 
     logging.disable_progress_bar()
-    capped = getattr(config_of(folder), "attn_logit_softcapping", None) is not None
     # Without dropout the log-probabilities of one version are a function of the tokens alone.
     model: Any = AutoModelForCausalLM.from_pretrained(
         folder,
-        attn_implementation="eager" if capped else "sdpa",  # SDPA silently ignores caps
+        attn_implementation=attention_of(config_of(folder)),
         dtype=torch.float32,
         local_files_only=True,
     ).eval()
+    check_stateless(model, folder)
+    return model
+
+
+def attention_of(config: Any) -> str:
+    """Return transformers' attention for a configuration: SDPA silently ignores caps."""
+    return "sdpa" if getattr(config, "attn_logit_softcapping", None) is None else "eager"
+
+
+def check_stateless(model: Any, folder: Path) -> None:
+    """Check that a model keeps no state between tokens.
+
+    Raises:
+        CannotTrain: it does.
+    """
     if getattr(model, "_is_stateful", False):
         raise CannotTrain(f"{folder}: {type(model).__name__} keeps a state between tokens; only attention is supported")
-    return model
 
 
 def config_of(folder: Path) -> Any:

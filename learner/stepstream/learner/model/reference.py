@@ -10,9 +10,10 @@ from stepstream.config import LearnerSettings
 from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model.checkpoint import folder_of, verify
-from stepstream.learner.model.forward import forward_pass_for
+from stepstream.learner.model.forward import Scores
 from stepstream.learner.model.policy import Policy
-from stepstream.learner.model.pretrained import load_model
+from stepstream.learner.model.scored import load_scored
+from stepstream.learner.model.sharded_load import read_weights
 from stepstream.topics.events import Checkpoint
 from stepstream.versions.layout import weights_folder
 
@@ -41,8 +42,8 @@ def reference_folder(root: Checkpoint, config: LearnerSettings) -> Path | None:
 def reference_of(policy: Policy, root: Path | None, config: LearnerSettings) -> Reference | None:
     """Return the reference if the settings need one, else None.
 
-    With adapters it is the policy without them, which costs no memory; else a copy of the root's weights, whole on
-    each rank.
+    With adapters it is the policy without them, which costs no memory; else a copy of the root's weights, sharded as
+    the policy's.
 
     Args:
         policy: policy in training.
@@ -66,15 +67,15 @@ class _FrozenModel:
     """A model with frozen weights."""
 
     def __init__(self, folder: Path, config: LearnerSettings) -> None:
-        self._model = load_model(weights_folder(folder)).to(torch.device(config.device)).requires_grad_(False)
-        self._use_bfloat16 = config.precision == "bfloat16"
-        with self._precision():
-            self._forward_pass = forward_pass_for(self._model)
+        served = weights_folder(folder)
+        self._scored = load_scored(
+            served,
+            config,
+            change=lambda model: model.requires_grad_(False),
+            fill=lambda model, empty: read_weights(model, served) if empty else None,
+        )
 
     @torch.no_grad()
     def __call__(self, rows: Sequence[TokenSequence]) -> Tensor:
-        with self._precision():
-            return self._forward_pass(self._model, rows).logprobs
-
-    def _precision(self) -> torch.autocast:
-        return torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._use_bfloat16)
+        scores: Scores = self._scored(rows)
+        return scores.logprobs

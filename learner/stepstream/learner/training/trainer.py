@@ -252,7 +252,8 @@ class Trainer:
         if needs_first_pass(self._objective, rows, batches):
             first_pass = self._first_pass(minibatch, proximal)
         own_results: list[tuple[UpdateStats, CriticGradient | None]] = []
-        for number, present in self._ranks.rounds(len(batches)):
+        rounds = list(self._ranks.rounds(len(batches)))
+        for position, (number, present) in enumerate(rounds, start=1):
             indices = batches[number]
             chosen = [rows[index] for index in indices]
             tokens = tokens_of(chosen)
@@ -263,7 +264,8 @@ class Trainer:
                 before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else None
                 reference = self._loss_reference(tokens) if self._loss_reference else None
                 loss, stats = minibatch.loss_and_stats(indices, scores, before, reference)
-            self.policy.learn(loss if self._ranks.rank < present else 0.0 * loss, present)
+            loss = loss if self._ranks.rank < present else 0.0 * loss
+            self.policy.learn(loss, present, is_last=position == len(rounds))
             critic_gradient = None
             if self._critic and scores.states is not None:
                 critic_gradient = self._critic.gradient_of(scores.states, *critic_targets(chosen))

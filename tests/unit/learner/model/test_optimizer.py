@@ -9,6 +9,7 @@ import torch
 from stepstream.config import LearnerSettings
 from stepstream.learner.model.optimizer import MOMENTS, Optimizer
 from stepstream.learner.model.pretrained import CannotTrain
+from stepstream.learner.model.tensor_files import WholeTensors
 
 
 def config(**fields: Any) -> LearnerSettings:
@@ -74,7 +75,8 @@ def test_an_optimizer_continues_from_the_state_of_another(fields: dict[str, Any]
     expected, _ = after(4)
     own, before = after(3, **fields)
     optimizer = Optimizer(own, config(**fields))
-    optimizer.load({f"{name}.{key}": value for name in own for key, value in before.state_of(name).items()})
+    state = {f"{name}.{key}": value for name in own for key, value in before.state_of(name).items()}
+    optimizer.load(WholeTensors(state))
     give_gradients(own, 3)
     optimizer.step(1e-2)
     assert all(torch.equal(own[name], expected[name]) for name in own)

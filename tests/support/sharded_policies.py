@@ -1,0 +1,56 @@
+"""Load and train policies in ranks; every function is called by each of them."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from labelled_records import attempt, group_of
+from peak_tensors import PeakTensors
+
+from stepstream.config import LearnerSettings
+from stepstream.learner.data.sequences import TokenSequence
+from stepstream.learner.model.checkpoint import write_version
+from stepstream.learner.model.distributed import gather_full, local_shard
+from stepstream.learner.model.forward import _probe
+from stepstream.learner.model.policy import Policy
+from stepstream.learner.training.trainer import Trainer
+
+
+def rows_for(vocabulary: int) -> list[TokenSequence]:
+    return _probe(vocabulary)
+
+
+def config_of(**fields: Any) -> LearnerSettings:
+    return LearnerSettings.model_validate({"preset": "tiny", "warmup_updates": 0, "microbatch_tokens": 60, **fields})
+
+
+def logprobs_of(folders: list[Path], **fields: Any) -> list[list[float]]:
+    """Return the log-probabilities of the same rows under each model."""
+    found = []
+    for folder in folders:
+        policy = Policy(folder, config_of(**fields))
+        with torch.no_grad():
+            found.append(policy.logprobs(rows_for(policy.model.config.vocab_size)).tolist())
+    return found
+
+
+def trained(folder: Path, target: Path | None, updates: tuple[int, ...], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole weights after some updates from a folder, and the norm of each first gradient."""
+    trainer = Trainer(folder, config_of(**fields), folder)
+    figures = [
+        trainer.update(n, [[attempt(record) for record in group_of(f"{n}/{g}", 5)] for g in range(3)], version=1)
+        for n in updates
+    ]
+    if target is not None:
+        snapshot = trainer.snapshot()
+        if snapshot.weights:
+            write_version(snapshot, folder, target)
+    weights = {name: gather_full(weight.detach()).numpy() for name, weight in trainer.policy.weights.items()}
+    return {"weights": weights, "norms": [figure["grad_norm"] for figure in figures]}
+
+
+def peak_of_load(folder: Path) -> tuple[int, int]:
+    """Return the most bytes of tensors while a policy is loaded, and the bytes of its own rows."""
+    with PeakTensors() as tensors:
+        policy = Policy(folder, config_of())
+    return tensors.peak, sum(local_shard(weight).nbytes for weight in policy.weights.values())
