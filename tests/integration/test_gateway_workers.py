@@ -11,7 +11,7 @@ import httpx
 import pytest
 from announced_workers import EVERY_S, AnnouncedWorker, Announcer, announced
 from gateway_fixtures import gateway_process, gateway_settings
-from scripted_upstream import ScriptedUpstream
+from scripted_upstream import ScriptedUpstream, prompt_ids, response_ids
 from service_process import ServiceProcess
 from stack_fixtures import with_settings
 from waiting import TIMEOUT_S, wait_until
@@ -181,6 +181,46 @@ def test_the_last_known_workers_stay_without_kafka(
         assert ask(client, "any-model").status_code == 200
     for worker in workers:
         worker.silent = False
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_worker_gets_the_tokens_of_the_step_before(
+    http: httpx.Client, workers: list[AnnouncedWorker], stream: bool
+) -> None:
+    """The third call repeats the second's answer in another way: its tokens are unknown."""
+    only, name = workers[2], str(uuid.uuid4())
+    told = {"stepstream_prefix": "splice"}
+    results = {result: prefixes(http, result) for result in ("splice", "broken", "none")}
+
+    def call(messages: list[dict[str, str]]) -> dict[str, Any]:
+        body = {"model": OTHER, "messages": messages, "stream": stream}
+        reply = http.post("/v1/chat/completions", json=body, headers={"x-stepstream-trajectory": name})
+        assert reply.status_code == 200
+        assert "stepstream_" not in reply.text
+        return only.requests[-1]
+
+    first = call(QUESTION)
+    assert "stepstream_prefix" not in first
+    only.reply_fields = told
+    answer, turn = {"role": "assistant", "content": "hello"}, {"role": "user", "content": "and?"}
+    second = call([*QUESTION, answer, turn])
+    ids = [*prompt_ids(QUESTION), *response_ids("hello")]
+    assert second["stepstream_prefix"] == {"token_ids": ids, "messages": 2}
+    assert second["stepstream_started_at_us"] == first["stepstream_started_at_us"]
+    third = call([*QUESTION, {"role": "assistant", "content": "edited"}, turn])
+    assert "stepstream_prefix" not in third
+    only.reply_fields = {"stepstream_prefix": "none", "stepstream_prefix_reason": "text_changed"}
+    only.prompt_ids = lambda messages: [9, *prompt_ids(messages)]
+    call([*QUESTION, answer, turn, answer, turn])
+    only.reply_fields, only.prompt_ids = {}, prompt_ids
+    expected = {"splice": 1, "none": 1, "broken": 1}
+    assert {result: prefixes(http, result) - before for result, before in results.items()} == expected
+    assert f'model="{OTHER}",reason="text_changed",result="broken"' in http.get("/metrics").text
+
+
+def prefixes(client: httpx.Client, result: str) -> float:
+    lines = [line for line in client.get("/metrics").text.splitlines() if f'result="{result}"' in line]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if "stepstream_gateway_prefixes_total" in line)
 
 
 def with_port(settings: Settings) -> Settings:

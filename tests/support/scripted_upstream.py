@@ -64,6 +64,8 @@ class ScriptedUpstream:
         self.status = 200
         self.version = 7
         self.tokens = True
+        self.reply_fields: dict[str, Any] = {}
+        self.prompt_ids = prompt_ids
         self.break_after: int | None = None
         self.hang_up = False
         self.requests: list[dict[str, Any]] = []
@@ -178,9 +180,10 @@ class ScriptedUpstream:
             "created": 1,
             "model": body["model"],
             "choices": [self._choice(body, text, index) for index, text in enumerate(texts)],
+            **self.reply_fields,
         }
         if self.tokens:
-            reply["prompt_token_ids"] = prompt_ids(body["messages"])
+            reply["prompt_token_ids"] = self.prompt_ids(body["messages"])
         return reply
 
     def _choice(self, body: dict[str, Any], text: str, index: int) -> dict[str, Any]:
@@ -222,7 +225,7 @@ class ScriptedUpstream:
             if self.tokens:
                 choice |= {"token_ids": [token], "logprobs": {"content": [_logprob(token)]}}
                 if position == 0:
-                    chunk["prompt_token_ids"] = prompt_ids(body["messages"])
+                    chunk |= {"prompt_token_ids": self.prompt_ids(body["messages"]), **self.reply_fields}
                 if last:
                     choice["weight_versions"] = [{"version": self.version, "start": 0, "end": len(ids)}]
             await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")

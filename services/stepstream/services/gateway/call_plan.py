@@ -9,9 +9,10 @@ import orjson
 
 from stepstream.core import lenient_json
 from stepstream.services.gateway.api_keys import Credentials
+from stepstream.services.gateway.context import packed_tokens
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
-from stepstream.services.gateway.context.tree import Trajectory, prompt_of
+from stepstream.services.gateway.context.tree import Prompt, StepPosition, Trajectory, prompt_of
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.metrics import Metrics
@@ -21,7 +22,7 @@ from stepstream.services.gateway.protocols.base import (
     ModelProtocol,
     RequestedAdditions,
 )
-from stepstream.services.gateway.protocols.chat.protocol import CHAT
+from stepstream.services.gateway.protocols.chat.protocol import CHAT, with_worker_fields
 from stepstream.services.gateway.routing import speaks_natively
 from stepstream.services.gateway.step_builder import Call
 from stepstream.services.gateway.tracks import TrackChooser
@@ -34,6 +35,20 @@ from stepstream.topics.ids import new_event_id
 log = logging.getLogger(__name__)
 
 WARN_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPrefix:
+    """The tokens of an earlier step that the call continues."""
+
+    tokens: int = 0
+    """Number of tokens handed to the worker; 0: none."""
+    history_changed: bool = False
+    """True if tokens are known, but of no conversation that the call continues."""
+
+
+PREFIX_UNKNOWN = RecordedPrefix()
+HISTORY_CHANGED = RecordedPrefix(history_changed=True)
 
 
 @dataclass(slots=True)
@@ -52,6 +67,7 @@ class CallPlan:
     """The upstream's request without additions."""
     body: bytes
     requested: RequestedAdditions
+    prefix: RecordedPrefix
     route: Route
     translation: ChatTranslation | None = None
     """None: the upstream speaks the caller's protocol."""
@@ -144,6 +160,9 @@ class CallPlanner:
         position = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope)
         if target.gives_tokens:
             body = upstream_protocol.with_additions(body, request, target.plain_logprobs)
+        prefix = PREFIX_UNKNOWN
+        if target.plain_logprobs and upstream_protocol is CHAT:
+            prefix, body = self._hand_over_prefix(position, prompt, conversation.model, request, body, started_us)
         return CallPlan(
             call=Call(identity, conversation, prompt, position, new_event_id(), started_us),
             protocol=protocol,
@@ -153,6 +172,7 @@ class CallPlanner:
             request=request,
             body=body,
             requested=upstream_protocol.requested_additions(request),
+            prefix=prefix,
             route=self._route(position.trajectory, conversation.model, target),
             translation=translation,
             saves_response=translation is not None and protocol.name == "responses",
@@ -160,6 +180,26 @@ class CallPlanner:
             instructions=instructions,
             participants=history.participants if history is not None else {},
         )
+
+    def _hand_over_prefix(
+        self,
+        position: StepPosition,
+        prompt: Prompt,
+        model: str,
+        request: dict[str, Any],
+        body: bytes,
+        started_us: int,
+    ) -> tuple["RecordedPrefix", bytes]:
+        """Return what is known of the step before, and the body with its tokens and the trajectory's start."""
+        trajectory = position.trajectory
+        trajectory.started_us = trajectory.started_us or started_us
+        step = self._contexts.recorded_prefix(position, prompt, model)
+        if step is None:
+            body = with_worker_fields(body, request, trajectory.started_us)
+            return (HISTORY_CHANGED if trajectory.steps_with_tokens else PREFIX_UNKNOWN), body
+        ids = packed_tokens.unpack(step.tokens)
+        body = with_worker_fields(body, request, trajectory.started_us, ids, step.messages)
+        return RecordedPrefix(len(ids)), body
 
     def _route(self, trajectory: Trajectory, model: str, target: Target) -> Route:
         if not target.plain_logprobs:  # a provider

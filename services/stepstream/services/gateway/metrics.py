@@ -5,6 +5,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
+_LONGEST_REASON = 40
+"""Characters of a worker's reason."""
+
+
 class Metrics:
     """Metrics of one gateway, in their own registry."""
 
@@ -57,6 +61,13 @@ class Metrics:
             "Calls of the track `canary` that went to `stable`, since no worker served the canary.",
             registry=self.registry,
         )
+        self.prefixes = Counter(
+            "stepstream_gateway_prefixes",
+            "Calls after a step with tokens. The prompt begins so: by the worker's `renderer` or `splice`, or as "
+            "`rendered` again. It does not: `broken`, with the reason. The agent changed its history: `none`.",
+            ["model", "result", "reason"],
+            registry=self.registry,
+        )
         self.workers = Gauge(
             "stepstream_gateway_workers",
             "Inference workers by model and state: that of their status, `paused` after a failed call, or `static`.",
@@ -80,6 +91,10 @@ class Metrics:
             ["upstream"],
             registry=self.registry,
         )
+
+    def count_prefix(self, model: str, result: str, reason: str) -> None:
+        """Count a call whose trajectory has recorded tokens."""
+        self.prefixes.labels(model, result, reason[:_LONGEST_REASON]).inc()
 
     def count_call(self, error: str | None) -> None:
         """Count a recorded call by the error of its step."""

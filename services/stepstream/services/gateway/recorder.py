@@ -21,6 +21,9 @@ from stepstream.topics.catalogue import STEPS
 
 log = logging.getLogger(__name__)
 
+CONTINUED = ("renderer", "splice")
+"""Ways in which a worker continues recorded tokens."""
+
 
 @dataclass(slots=True)
 class _FinishedCall:
@@ -100,5 +103,20 @@ class Recorder:
             log.exception("step %d of trajectory %s is lost", position.step_index, position.trajectory.id)
             self._metrics.events_lost.inc()
         else:
+            if not number:
+                self._count_prefix(plan, answer, step["prompt_shared_tokens"])
             headers = {"traceparent": identity.traceparent} if identity.traceparent else None
             publish(Event(STEPS, position.trajectory.id, step, headers))
+
+    def _count_prefix(self, plan: CallPlan, answer: Answer, shared_tokens: int) -> None:
+        """Count whether the prompt begins with the recorded tokens, by the tokens themselves."""
+        prefix = plan.prefix
+        if prefix.history_changed:
+            self._metrics.count_prefix(plan.route.model, "none", "history_changed")
+        if not prefix.tokens or answer.error is not None:
+            return
+        if shared_tokens >= prefix.tokens:
+            way = answer.prefix if answer.prefix in CONTINUED else "rendered"
+            self._metrics.count_prefix(plan.route.model, way, "")
+        else:
+            self._metrics.count_prefix(plan.route.model, "broken", answer.prefix_reason or "not_continued")

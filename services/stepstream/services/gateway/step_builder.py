@@ -84,6 +84,7 @@ def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timin
         packed_response,
         answer.response_id,
         tools_hash,
+        conversation.model,
     )
     # A literal with all fields: passing forty arguments to a helper costs more than the rest of this function.
     return {

@@ -11,7 +11,7 @@ import orjson
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionLogProbs, ChatCompletionResponse
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 
-ADDITIONS = frozenset({"plain_logprobs", "stepstream_prefix"})
+ADDITIONS = frozenset({"plain_logprobs", "stepstream_prefix", "stepstream_started_at_us"})
 """Extra request fields of Stepstream."""
 WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}

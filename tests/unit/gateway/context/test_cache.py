@@ -262,3 +262,33 @@ def test_the_number_of_equal_conversations_is_bounded() -> None:
         ask(cache, [user("a")], "r")
     (equal,) = cache._endings.values()
     assert len(equal) == EQUAL_ENDINGS
+
+
+def test_the_recorded_tokens_are_those_of_the_longest_whole_conversation() -> None:
+    cache = new_cache()
+
+    def add(messages: list[Message], reply: str, model: str = "demo") -> None:
+        position, prompt = ask(cache, messages, trajectory="t")
+        tokens = pack([len(messages), 7]), pack([8])
+        cache.extend(position, prompt, assistant(reply), *tokens, model=model)
+
+    def recorded(messages: list[Message], model: str = "demo") -> tuple[int, bytes] | None:
+        position, prompt = ask(cache, messages, trajectory="t")
+        step = cache.recorded_prefix(position, prompt, model)
+        return None if step is None else (step.messages, step.tokens)
+
+    first = [user("a")]
+    second = [*first, assistant("r0"), user("b")]
+    third = [*second, assistant("r1"), user("c")]
+    assert recorded(first) is None
+    add(first, "r0")
+    assert recorded(second) == (2, pack([1, 7, 8]))
+    assert recorded([*first, assistant(" r0 "), user("b")]) == (2, pack([1, 7, 8]))  # as libraries change it
+    assert recorded([*first, assistant("other"), user("b")]) is None
+    assert recorded(second[:2]) is None  # nothing is new
+    assert recorded(second, "another") is None
+    add(second, "r1")
+    assert recorded(third) == (4, pack([3, 7, 8]))
+    assert recorded([*second[:2], user("branch")]) == (2, pack([1, 7, 8]))
+    add(third, "r2")
+    assert recorded([*second[:2], user("branch")]) is None  # only the newest two steps keep their tokens

@@ -123,6 +123,26 @@ class ContextCache:
             trajectory.worker, trajectory.track = origin.worker, origin.track
         return StepPosition(trajectory, 0)
 
+    @staticmethod
+    def recorded_prefix(position: StepPosition, prompt: Prompt, model: str) -> CachedStep | None:
+        """Return the longest earlier step whose whole conversation the prompt repeats and whose tokens are in memory.
+
+        None: there is none, or another model answered it.
+        """
+        longest = None
+        for step in position.trajectory.steps_with_tokens:
+            end = step.messages - 1
+            if (
+                end + 1 < len(prompt.prefix_hashes)
+                and prompt.prefix_hashes[end] == step.end_hash
+                and prompt.previous is None
+                and step.step_index < position.step_index
+                and step.model == model
+                and (longest is None or longest.messages < step.messages)
+            ):
+                longest = step
+        return longest
+
     def extend(
         self,
         position: StepPosition,
@@ -132,6 +152,7 @@ class ContextCache:
         packed_response: bytes = b"",
         response_id: str = "",
         tools_hash: int = 0,
+        model: str = "",
     ) -> SharedPrefix:
         """Add a step to its trajectory; return the part of its prompt that an earlier step stores.
 
@@ -145,11 +166,12 @@ class ContextCache:
             packed_response: token ids of the response; likewise.
             response_id: the upstream's id of the response, if later calls may continue from it.
             tools_hash: hash of the offered tools; 0: none.
+            model: the model that answered.
         """
         shared = self._shared_prefix(position, prompt, packed_prompt)
         if response is not None:
             tokens, prompt_tokens = packed_prompt + packed_response, len(packed_prompt) // WIDTH
-            self._add_step(position, prompt, response, tokens, prompt_tokens, response_id, tools_hash)
+            self._add_step(position, prompt, response, tokens, prompt_tokens, response_id, tools_hash, model)
         elif position.continues is not None:
             position.continues.continued = False
         return shared
@@ -185,6 +207,7 @@ class ContextCache:
         prompt_tokens: int,
         response_id: str,
         tools_hash: int,
+        model: str,
     ) -> None:
         trajectory = position.trajectory
         if not self._is_cached(trajectory):
@@ -195,7 +218,9 @@ class ContextCache:
         end = prefix_hash(hashes[-1] if hashes else previous.end_hash if previous is not None else b"", response)
         first = previous.first_hash if previous is not None else hashes[0] if hashes else None
         messages = (previous.messages if previous is not None else 0) + len(hashes) + 1
-        step = CachedStep(trajectory, position.step_index, messages, first, end, prompt_tokens, tokens, tools_hash)
+        step = CachedStep(
+            trajectory, position.step_index, messages, first, end, prompt_tokens, tokens, tools_hash, model
+        )
         trajectory.steps.append(step)
         size = _STEP + _HASH + len(tokens) + self._add_hashes(step, hashes)
         if tokens:

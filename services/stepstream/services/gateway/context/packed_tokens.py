@@ -17,6 +17,11 @@ def pack(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
+def unpack(packed: bytes) -> tuple[int, ...]:
+    """Return packed token ids."""
+    return struct.unpack(f"<{len(packed) // WIDTH}i", packed)
+
+
 def shared_tokens(prompt: bytes, earlier: bytes) -> int:
     """Return the number of leading tokens in which two packed sequences agree."""
     if prompt.startswith(earlier):

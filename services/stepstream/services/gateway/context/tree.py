@@ -63,6 +63,8 @@ class CachedStep:
     """Packed ids of prompt and response; empty below fidelity `token`, and after `drop_tokens`."""
     tools_hash: int = 0
     """Hash of the offered tools; 0: none."""
+    model: str = ""
+    """Model that answered, whose tokens these are."""
     continued: bool = False
     """True once a later call without a trajectory's name continues from this step."""
     _digests: dict[int, str] = field(default_factory=dict)
@@ -113,6 +115,8 @@ class Trajectory:
     """Address of the inference worker that answered last, which has the prefix in its cache; empty: none."""
     track: Track | None = None
     """Track of its steps; None: no worker has answered yet."""
+    started_us: int = 0
+    """Time of its first call that the gateway remembers, in microseconds since the Unix epoch; 0: none."""
     size: int = TRAJECTORY_BYTES
     """Approximate bytes."""
 

@@ -55,6 +55,10 @@ class Answer:
     token_ids: Any = None
     logprobs: list[float] | None = None
     weight_versions: Any = None
+    prefix: str = ""
+    """How a worker continued the recorded tokens: `renderer`, `splice` or `none`; empty: it does not say."""
+    prefix_reason: str = ""
+    """Why it did not."""
     error: str | None = None
     """Class of the error; None: the call succeeded."""
     alternatives: list["Answer"] = field(default_factory=list)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.services.gateway.protocols.base import RequestedAdditions, error_class
-from stepstream.services.gateway.protocols.chat.protocol import ADDITIONS, CHAT
+from stepstream.services.gateway.protocols.chat.protocol import ADDITIONS, CHAT, with_worker_fields
 from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.step_builder import mark_unknown_tools
 
@@ -196,3 +196,30 @@ def test_additions_are_requested_and_all_other_fields_are_unchanged(
 def test_numbers_that_json_parsers_round_are_sent_unchanged() -> None:
     body = b'{"seed": 123456789012345678901234567890, "temperature": 1.10}'
     assert CHAT.with_additions(body, orjson.loads(body), True).startswith(body[:-1])
+
+
+@pytest.mark.parametrize("spaces", [b"", b" \n"])
+def test_workers_get_the_recorded_tokens_and_the_start(spaces: bytes) -> None:
+    request = {"model": "m", "messages": [{"role": "user", "content": "}"}]}
+    body = orjson.dumps(request) + spaces
+    started = {"stepstream_started_at_us": 5}
+    assert orjson.loads(with_worker_fields(body, request, 5)) == request | started
+    prefix = {"stepstream_prefix": {"token_ids": [1, 2, 3], "messages": 2}}
+    assert orjson.loads(with_worker_fields(body, request, 5, (1, 2, 3), 2)) == request | started | prefix
+    claimed = request | {"stepstream_prefix": "the caller's"}
+    assert (
+        orjson.loads(with_worker_fields(orjson.dumps(claimed), claimed, 5, (1, 2, 3), 2)) == request | started | prefix
+    )
+    assert orjson.loads(with_worker_fields(b"{}", {}, 5)) == started
+
+
+def test_the_callers_answer_says_nothing_of_the_prefix() -> None:
+    told = {"stepstream_prefix": "none", "stepstream_prefix_reason": "text_changed"}
+    body = completion("a", [1], []) | told
+    answer = CHAT.answer(body)
+    assert (answer.prefix, answer.prefix_reason) == ("none", "text_changed")
+    assert CHAT.strip(body, RequestedAdditions(logprobs=True, token_ids=True))
+    assert body == completion("a", [1], [])
+    stream = CHAT.stream()
+    stream.add({"choices": []} | told)
+    assert (stream.answer().prefix, stream.answer().prefix_reason) == ("none", "text_changed")

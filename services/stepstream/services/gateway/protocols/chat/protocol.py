@@ -1,6 +1,6 @@
 """Read OpenAI's Chat Completions: the protocol of inference workers, and the target of translations. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -15,7 +15,7 @@ from stepstream.services.gateway.protocols.base import (
     RequestedAdditions,
     failed_answer,
 )
-from stepstream.services.gateway.protocols.chat.stream import ChatStream, token_logprobs
+from stepstream.services.gateway.protocols.chat.stream import ChatStream, text_of, token_logprobs
 from stepstream.services.gateway.protocols.messages import count, number, record_message
 from stepstream.services.gateway.protocols.sampling import constraint_of, read_sampling
 from stepstream.topics.events import Sampling
@@ -26,6 +26,11 @@ ADDITIONS = ("logprobs", "return_token_ids")
 PLAIN = "plain_logprobs"
 """Extra field for inference workers: logprobs as an array of numbers, which parses ten times as fast."""
 _ADDED = {name: b',"%b":true' % name.encode() for name in (*ADDITIONS, PLAIN)}
+
+
+PREFIX, PREFIX_REASON = "stepstream_prefix", "stepstream_prefix_reason"
+"""Fields of a worker's answer about the prefix that it got. `PREFIX` is also the request's field."""
+STARTED_AT = "stepstream_started_at_us"
 
 
 class ChatCompletions:
@@ -94,6 +99,10 @@ class ChatCompletions:
     def strip(self, body: dict[str, Any], requested: RequestedAdditions) -> bool:
         """Remove additions that the caller did not request from a reply or chunk; return True if it changed."""
         changed = False
+        if PREFIX in body:
+            del body[PREFIX]
+            body.pop(PREFIX_REASON, None)
+            changed = True
         if not requested.token_ids and "prompt_token_ids" in body:
             del body["prompt_token_ids"]
             changed = True
@@ -125,6 +134,26 @@ class ChatCompletions:
 
 
 CHAT = ChatCompletions()
+
+
+def with_worker_fields(
+    body: bytes, request: dict[str, Any], started_us: int, prefix_ids: Sequence[int] = (), prefix_messages: int = 0
+) -> bytes:
+    """Return a body with the fields that only inference workers read.
+
+    Args:
+        body: the request, as JSON.
+        request: its parsed content, before additions.
+        started_us: time of the trajectory's first call, for templates that render a date.
+        prefix_ids: token ids of the step before, prompt and response; empty: unknown.
+        prefix_messages: number of leading messages that they cover.
+    """
+    fields: dict[str, Any] = {STARTED_AT: started_us}
+    if prefix_ids:
+        fields[PREFIX] = {"token_ids": prefix_ids, "messages": prefix_messages}
+    if request and request.keys().isdisjoint(fields):
+        return b"%b,%b" % (body[: body.rindex(b"}")], orjson.dumps(fields)[1:])
+    return orjson.dumps(orjson.loads(body) | fields)
 
 
 def usage_of(usage: Any) -> tuple[int | None, int | None]:
@@ -162,4 +191,6 @@ def _choice_answer(reply: dict[str, Any], choice: Any) -> Answer:
         token_ids=choice.get("token_ids"),
         logprobs=token_logprobs(choice.get("logprobs")),
         weight_versions=choice.get("weight_versions"),
+        prefix=text_of(reply.get(PREFIX)),
+        prefix_reason=text_of(reply.get(PREFIX_REASON)),
     )

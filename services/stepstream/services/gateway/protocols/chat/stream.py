@@ -96,6 +96,8 @@ class ChatStream:
     model: str = ""
     response_id: str = ""
     prompt_token_ids: Any = None
+    prefix: str = ""
+    prefix_reason: str = ""
     error: str | None = None
     _first: _Choice = field(default_factory=_Choice)
     _alternatives: dict[int, _Choice] = field(default_factory=dict)
@@ -111,6 +113,9 @@ class ChatStream:
             self.response_id = response_id if isinstance(response_id, str) else ""
         if "prompt_token_ids" in event:
             self.prompt_token_ids = event["prompt_token_ids"] or self.prompt_token_ids
+        if "stepstream_prefix" in event:
+            self.prefix = text_of(event["stepstream_prefix"])
+            self.prefix_reason = text_of(event.get("stepstream_prefix_reason"))
         if event.get("usage"):
             self._usage = event["usage"]
         has_output = False
@@ -143,8 +148,15 @@ class ChatStream:
             token_ids=choice.token_ids or None,
             logprobs=choice.logprobs,
             weight_versions=choice.weight_versions,
+            prefix=self.prefix,
+            prefix_reason=self.prefix_reason,
             error=self.error,
         )
+
+
+def text_of(value: Any) -> str:
+    """Return a text; any other value is empty."""
+    return value if isinstance(value, str) else ""
 
 
 def token_logprobs(logprobs: Any) -> list[float] | None:
