@@ -46,6 +46,7 @@ COMMANDS = {
     "topics": ("stepstream.cli.topics:topics", "List the topics; create or alter them on a cluster."),
     "up": ("stepstream.cli.up:up", "Run the stack until Ctrl-C."),
     "verify": ("stepstream.cli.verify:verify", "Check verification files; calibrate judges."),
+    "watch": ("stepstream.cli.watch:watch", "Follow models: versions, decisions, and what each worker serves."),
 }
 
 

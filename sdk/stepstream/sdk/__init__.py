@@ -13,14 +13,18 @@ No call raises or blocks: failures are logged and counted. See docs/sdk.md.
 from stepstream.sdk.api import current, feedback, sub_agent, trajectory
 from stepstream.sdk.checkpoints import Checkpoints, subscribe_checkpoints
 from stepstream.sdk.decorators import reward, step
+from stepstream.sdk.model_updates import ModelSubscription, subscribe_models
 from stepstream.sdk.recorder import MemorySink, close, configure, flush, recorder
 from stepstream.sdk.step import Step
 from stepstream.sdk.tools import tool, tool_use
 from stepstream.sdk.trajectory import Trajectory, current_step
+from stepstream.versions.updates import ModelUpdate
 
 __all__ = [
     "Checkpoints",
     "MemorySink",
+    "ModelSubscription",
+    "ModelUpdate",
     "Step",
     "Trajectory",
     "close",
@@ -34,6 +38,7 @@ __all__ = [
     "step",
     "sub_agent",
     "subscribe_checkpoints",
+    "subscribe_models",
     "tool",
     "tool_use",
     "trajectory",

@@ -1,11 +1,13 @@
-"""Iterate over the versions of a model as the learner publishes them."""
+"""Iterate over records as they are published: a subscription to topics, and one to the versions of a model."""
 
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import deque
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from stepstream.topics.catalogue import CHECKPOINTS
 from stepstream.topics.events import Checkpoint
@@ -13,22 +15,23 @@ from stepstream.topics.events import Checkpoint
 if TYPE_CHECKING:
     from stepstream.config import Settings
     from stepstream.topics.codec import Codec
-    from stepstream.topics.consumer import EventConsumer
+    from stepstream.topics.consumer import Event, EventConsumer
 
 _POLL_S = 0.25
+T = TypeVar("T")
 
 
-class Checkpoints(AbstractContextManager["Checkpoints"]):
-    """A blocking iterator, sync and async, of checkpoint events. Close it, or use it as a context manager.
+class Subscription(AbstractContextManager["Subscription[T]"], Generic[T]):
+    """A blocking iterator, sync and async, over records of topics: the state of now, then what follows.
 
     Closing it, from any thread, ends the iteration.
     """
 
-    def __init__(self, settings: Settings, model: str | None, history: bool) -> None:
+    topics: tuple[str, ...]
+
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._model = model
-        self._with_history = history
-        self._unread: deque[Checkpoint] = deque()
+        self._unread: deque[T] = deque()
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._consumer: EventConsumer | None = None
@@ -37,7 +40,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Checkpoint:
+    def __next__(self) -> T:
         while not self._unread:
             if self._closed.is_set():
                 raise StopIteration
@@ -47,7 +50,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Checkpoint:
+    async def __anext__(self) -> T:
         while not self._unread:  # a cancelled call leaves its events to the next one
             if self._closed.is_set():
                 raise StopAsyncIteration
@@ -70,6 +73,23 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
                 self._codec.close()
                 self._codec = None
 
+    def state(self) -> list[T]:
+        """Return the state of now. Call it once, instead of iterating, or before."""
+        with self._lock:
+            if self._consumer is None and not self._closed.is_set():
+                self._unread += self._connect()
+        found = list(self._unread)
+        self._unread.clear()
+        return found
+
+    @abstractmethod
+    def _at_start(self, events: list[Event]) -> Iterable[T]:
+        """Return the state of now from the records that are present."""
+
+    @abstractmethod
+    def _later(self, events: list[Event]) -> Iterable[T]:
+        """Return what later records say."""
+
     def _read(self) -> None:
         """Poll once. Blocks for at most 0.25 s, longer while Kafka or the registry is unavailable."""
         with self._lock:
@@ -78,9 +98,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             if self._consumer is None:
                 self._unread += self._connect()
                 return
-            self._unread += self._poll(self._consumer)
+            self._unread += self._later(self._consumer.poll(100, _POLL_S))
 
-    def _connect(self) -> list[Checkpoint]:
+    def _connect(self) -> Iterable[T]:
         from stepstream.topics.client import wait_for_kafka
         from stepstream.topics.codec import Codec
         from stepstream.topics.consumer import EventConsumer
@@ -90,20 +110,40 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             return []
         self._codec = Codec(self._settings.schema_registry)
         self._consumer = consumer = EventConsumer(self._settings.kafka, self._codec)
-        consumer.follow([CHECKPOINTS])
-        published: list[Checkpoint] = []
+        consumer.follow(self.topics)
+        events: list[Event] = []
         while not consumer.is_caught_up() and not self._closed.is_set():
-            published += self._poll(consumer)
+            events += consumer.poll(100, _POLL_S)
+        return self._at_start(events)
+
+
+class Checkpoints(Subscription[Checkpoint]):
+    """A blocking iterator, sync and async, of checkpoint events. Close it, or use it as a context manager.
+
+    Closing it, from any thread, ends the iteration.
+    """
+
+    topics = (CHECKPOINTS,)
+
+    def __init__(self, settings: Settings, model: str | None, history: bool) -> None:
+        super().__init__(settings)
+        self._model = model
+        self._with_history = history
+
+    def _at_start(self, events: list[Event]) -> Iterable[Checkpoint]:
+        newest = {event.key: event for event in events}  # a version that was removed is no longer published
+        published = self._later(list(newest.values()))
         if self._with_history:
             return published
-        newest = {checkpoint["model"]: checkpoint for checkpoint in published}
-        return list(newest.values())
+        return {checkpoint["model"]: checkpoint for checkpoint in published}.values()
 
-    def _poll(self, consumer: EventConsumer) -> list[Checkpoint]:
+    def _later(self, events: list[Event]) -> list[Checkpoint]:
         return [
             event.record
-            for event in consumer.poll(100, _POLL_S)
-            if event.record is not None and (self._model is None or event.record["model"] == self._model)
+            for event in events
+            if event.record is not None
+            and event.record["removed_at_us"] is None
+            and (self._model is None or event.record["model"] == self._model)
         ]
 
 

@@ -227,7 +227,7 @@ _ALL = (
         "WorkerStatus",
         "State and served version of each inference worker.",
         ("inference",),
-        ("store", "console", "gateway"),
+        ("store", "console", "gateway", "people", "SDK"),
         partitions=1,
         cleanup="compact",
         # A gateway reads the topic from its beginning.
@@ -239,7 +239,7 @@ _ALL = (
         "Rollout",
         "Decisions which versions of a model serve its tracks.",
         ("people",),
-        ("inference", "gateway", "learner", "SDK"),
+        ("inference", "gateway", "learner", "people", "SDK"),
         partitions=1,
         cleanup="compact",
     ),

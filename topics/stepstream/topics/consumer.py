@@ -66,6 +66,7 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
                     "auto.offset.reset": "earliest",
                     "session.timeout.ms": 6000,
                     "fetch.message.max.bytes": 16 * 1_048_576,
+                    "enable.partition.eof": group is None,
                 }
             )
 
@@ -167,14 +168,17 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
 
     def _event(self, message: Message) -> Event | None:
         fault = message.error()
-        if fault is not None:
-            if fault.retriable() or fault.code() in (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN):
+        if fault is not None and fault.code() != KafkaError._PARTITION_EOF:
+            if fault.retriable() or fault.code() == KafkaError._ALL_BROKERS_DOWN:
                 return None
             raise KafkaException(fault)
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None
         assert partition is not None
         assert offset is not None
+        if fault is not None:  # the end, which may lie behind the commit marker of a transaction
+            self._positions[topic, partition] = offset
+            return None
         self._positions[topic, partition] = offset + 1
         key = (message.key() or b"").decode(errors="replace")
         value = message.value() or b""
