@@ -161,6 +161,12 @@ class InferenceSettings(Section):
         "Running requests at a new version, in vLLM: `continue` with the new weights, or `drain`: end on the old ones "
         "first.",
     )
+    lora_rank: int = setting(
+        0,
+        "Largest rank of the adapters that vLLM serves: 1, 8, 16, 32, 64, 128, 256, 320 or 512; 0: no adapters.",
+        ge=0,
+    )
+    max_adapters: int = setting(4, "Adapters that vLLM computes in one batch.", unit="adapters", ge=1)
     smoke_prompts: list[str] = setting(
         [],
         "Prompts whose greedy token must have a finite logprob under a new version, in vLLM; new requests wait for "

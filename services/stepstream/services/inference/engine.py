@@ -158,6 +158,23 @@ class Engine(ABC):
         """
         raise NoValueError("this engine computes no values: serve the model with the torch engine")
 
+    async def load_adapter(self, folder: Path, version: int) -> None:
+        """Serve the adapters in `folder` (PEFT's layout) beside the loaded weights, by the name `served_name`.
+
+        Raises:
+            CheckpointRefusedError: this engine serves no adapters, or cannot serve these.
+            EngineError: the engine has failed.
+        """
+        raise CheckpointRefusedError(f"{folder}: this engine serves no adapters; set inference.engine to vllm")
+
+    async def unload_adapter(self, version: int) -> None:
+        """Accept no new requests for the adapters of this version; running ones end with them."""
+        raise CheckpointRefusedError(f"this engine serves no adapters, so none of version {version}")
+
+    def served_name(self, version: int) -> str:
+        """Return the name in a request's field `model` that selects this version; empty: it needs no other name."""
+        return ""
+
     @abstractmethod
     async def close(self) -> None:
         """Stop and free everything; running requests fail with EngineError."""

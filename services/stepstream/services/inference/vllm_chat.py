@@ -1,7 +1,8 @@
 """Add to vLLM's own chat completions what the gateway records: versions of the tokens and plain logprobs.
 
 vLLM renders, samples and parses; its replies have token ids already. This adds `weight_versions` to each choice, writes
-logprobs as plain numbers where `plain_logprobs` is requested, and refuses fields that vLLM would ignore.
+logprobs as plain numbers where `plain_logprobs` is requested, continues the ids of `stepstream_prefix`, and refuses
+fields that vLLM would ignore.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -10,6 +11,10 @@ from typing import Any
 import orjson
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionLogProbs, ChatCompletionResponse
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+
+from stepstream.services.inference.prompt_splice import CannotContinueError, Prefix
+from stepstream.services.inference.vllm_prefix import continue_request
 
 ADDITIONS = frozenset({"plain_logprobs", "stepstream_prefix", "stepstream_started_at_us"})
 """Extra request fields of Stepstream."""
@@ -36,27 +41,57 @@ class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
             return self.create_error_response(f"'{ignored[0]}' is not supported", param=ignored[0])
         return await super().create_chat_completion(request, raw_request)
 
+    async def render_chat_request(self, request: Any) -> Any:
+        """Render the prompt, or continue the recorded ids of the step before."""
+        rendered = await super().render_chat_request(request)
+        field = (request.model_extra or {}).get("stepstream_prefix")
+        if field is None or isinstance(rendered, ErrorResponse):
+            return rendered
+        conversation, prompts = rendered
+        try:
+            prefix = Prefix.read(field)
+        except ValueError as error:
+            return self.create_error_response(f"'stepstream_prefix' {error}", param="stepstream_prefix")
+        try:
+            prompts[0]["prompt_token_ids"] = continue_request(prefix, request, conversation, self.online_renderer)
+            request.prefix_answer = {"stepstream_prefix": "splice"}
+        except CannotContinueError as error:
+            request.prefix_answer = {"stepstream_prefix": "none", "stepstream_prefix_reason": error.reason}
+        return rendered
+
     async def chat_completion_full_generator(
-        self, request: Any, result_generator: AsyncIterator[Any], *args: Any, **kwargs: Any
+        self, request: Any, result_generator: AsyncIterator[Any], request_id: str, model: str, *args: Any, **kwargs: Any
     ) -> Any:
         """Return a complete reply."""
         versions: dict[int, list[dict[str, int]]] = {}
+        outputs = _recorded(request, result_generator, versions)
         reply = await super().chat_completion_full_generator(
-            request, _recorded(request, result_generator, versions), *args, **kwargs
+            request, outputs, request_id, self._base(model), *args, **kwargs
         )
         if isinstance(reply, ChatCompletionResponse):
             for choice in reply.choices:
                 choice.weight_versions = versions.get(choice.index, [])
+            for name, value in _prefix_answer(request).items():
+                setattr(reply, name, value)
         return reply
 
     async def chat_completion_stream_generator(
-        self, request: Any, result_generator: AsyncIterator[Any], *args: Any, **kwargs: Any
+        self, request: Any, result_generator: AsyncIterator[Any], request_id: str, model: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[str, None]:
-        """Yield the events of a stream; a choice's last chunk has its versions."""
+        """Yield the events of a stream; a choice's last chunk has its versions, the first one the prefix's answer."""
         versions: dict[int, list[dict[str, int]]] = {}
         outputs = _recorded(request, result_generator, versions)
-        async for event in super().chat_completion_stream_generator(request, outputs, *args, **kwargs):
-            yield _with_versions(event, versions) if '"finish_reason":"' in event else event
+        events = super().chat_completion_stream_generator(
+            request, outputs, request_id, self._base(model), *args, **kwargs
+        )
+        added = _prefix_answer(request)
+        async for event in events:
+            yield _with_additions(event, versions, added) if added or '"finish_reason":"' in event else event
+            added = {}
+
+    def _base(self, model: str) -> str:
+        """Return the name of the model that an adapter belongs to; a reply names the model, spans the version."""
+        return model.rpartition("@")[0] if model in self.models.lora_requests else model
 
     def _create_chat_logprobs(
         self, token_ids: Sequence[int], top_logprobs: Sequence[Any], *args: Any, **kwargs: Any
@@ -94,9 +129,14 @@ def _spans(output: Any, adapter: Any) -> list[dict[str, int]]:
     return [{"version": int(span.version), "start": span.start, "end": span.end} for span in spans]
 
 
-def _with_versions(event: str, versions: dict[int, list[dict[str, int]]]) -> str:
-    chunk = orjson.loads(event.removeprefix("data: "))
-    for choice in chunk["choices"]:
+def _prefix_answer(request: Any) -> dict[str, str]:
+    """Return what a reply says about the request's `stepstream_prefix`; empty: the request has none."""
+    return dict((request.model_extra or {}).get("prefix_answer") or {})
+
+
+def _with_additions(event: str, versions: dict[int, list[dict[str, int]]], added: dict[str, str]) -> str:
+    chunk = orjson.loads(event.removeprefix("data: ")) | added
+    for choice in chunk.get("choices", ()):
         if choice.get("finish_reason") is not None:
             choice["weight_versions"] = versions.get(choice["index"], [])
     return f"data: {orjson.dumps(chunk).decode()}\n\n"

@@ -41,6 +41,7 @@ class VllmEngine(Engine):
         self._version: int | None = None
         self._tensors: dict[str, TensorEntry] = {}
         self._tokenizer: dict[str, str] = {}
+        self._adapters: set[int] = set()
         self._process = VllmProcess(inference)
         self._process.ended.add_done_callback(self._end)
 
@@ -77,6 +78,40 @@ class VllmEngine(Engine):
                         yield _chunk(orjson.loads(line[6:]))
         except (aiohttp.ClientError, OSError) as error:
             raise EngineError(f"vLLM does not answer: {error or type(error).__name__}") from error
+
+    async def load_adapter(self, folder: Path, version: int) -> None:
+        """Load adapters under a new name, which also keeps their cached prefixes apart."""
+        self._check_alive()
+        if self._version is None or not self._inference.lora_rank:
+            needed = "load full weights first" if self._inference.lora_rank else "set inference.lora_rank"
+            raise CheckpointRefusedError(f"{folder}: vLLM serves no adapters yet: {needed}")
+        await asyncio.to_thread(_check_adapter, folder)
+        name = self._adapter_name(version)
+        await self._update_adapters("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        self._adapters.add(version)
+
+    async def unload_adapter(self, version: int) -> None:
+        """See `Engine.unload_adapter`."""
+        self._check_alive()
+        if version in self._adapters:
+            await self._update_adapters("/v1/unload_lora_adapter", {"lora_name": self._adapter_name(version)})
+            self._adapters.discard(version)
+
+    def served_name(self, version: int) -> str:
+        """Return the adapters' name; empty: full weights, which have the model's name."""
+        return self._adapter_name(version) if version in self._adapters else ""
+
+    def _adapter_name(self, version: int) -> str:
+        return f"{self._inference.model}@{version}"
+
+    async def _update_adapters(self, path: str, body: Mapping[str, str]) -> None:
+        try:
+            async with asyncio.timeout(_SWAP_S), self.post(path, orjson.dumps(body)) as answer:
+                reply = await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise EngineError(f"vLLM does not answer {path}: {error or type(error).__name__}") from error
+        if answer.status != 200:
+            raise CheckpointRefusedError(f"vLLM's {path} refused {body['lora_name']}: {_message(reply)}")
 
     def post(self, path: str, body: bytes) -> Any:
         """Return the context manager of a request to vLLM; raises aiohttp.ClientError within."""
@@ -183,6 +218,10 @@ def _chunk(reply: Mapping[str, Any]) -> TokenChunk:
         reason,
         [VersionSpan(int(span["version"]), span["start"], span["end"]) for span in spans],
     )
+
+
+def _check_adapter(folder: Path) -> None:
+    check_finite(folder, read_weights(folder, single="adapter_model.safetensors"))
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -99,6 +99,9 @@ class VllmProcess:
         command += ["--additional-config", orjson.dumps({"stepstream": {"version": version}}).decode()]
         command += ["--tool-parser-plugin", "stepstream.services.inference.vllm_tool_parsers"]
         command += ["--enable-auto-tool-choice", "--tool-call-parser", inference.tool_parser]
+        if inference.lora_rank:
+            command += ["--enable-lora", "--max-loras", str(inference.max_adapters)]
+            command += ["--max-lora-rank", str(inference.lora_rank)]
         if inference.reasoning_parser:
             command += ["--reasoning-parser", inference.reasoning_parser]
         if _on_cpu():
@@ -107,6 +110,8 @@ class VllmProcess:
 
     def _environment(self) -> Mapping[str, str]:
         environment = {**os.environ, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600"}
+        if self._inference.lora_rank:
+            environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         plugins = [ServingPlugin.name, *filter(None, environment.get("VLLM_PLUGINS", "").split(","))]
         environment["VLLM_PLUGINS"] = ",".join(plugins)
         environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

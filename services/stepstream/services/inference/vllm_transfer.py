@@ -16,6 +16,8 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from stepstream.services.inference.vllm_adapter_fix import keep_base_free_of_adapters
+
 
 @dataclass
 class NoInit(WeightTransferInitInfo):  # type: ignore[misc]
@@ -36,6 +38,11 @@ class FolderTransferEngine(WeightTransferEngine):  # type: ignore[misc]
     init_info_cls = NoInit
     update_info_cls = FolderUpdate
     supports_draft_weight_update = False
+
+    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
+        super().__init__(config, vllm_config, device, model)
+        if vllm_config.lora_config is not None and device.type == "cpu":
+            keep_base_free_of_adapters()
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Do nothing."""

@@ -41,15 +41,15 @@ class TensorEntry:
     end: int
 
 
-def read_weights(folder: Path) -> dict[str, TensorEntry]:
-    """Return the tensors that a version serves, by name.
+def read_weights(folder: Path, *, single: str = SINGLE) -> dict[str, TensorEntry]:
+    """Return the tensors that a version serves, by name; `single`: the file of a folder without an index.
 
     Raises:
         CheckpointRefusedError: the folder has no weights, a file is missing or cut, or index and files differ.
     """
     try:
         expected = _index(folder)
-        files = sorted(set(expected.values())) if expected else [SINGLE]
+        files = sorted(set(expected.values())) if expected else [single]
         tensors = {name: entry for file in files for name, entry in _entries(folder / file)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointRefusedError(f"{folder}: weights cannot be read: {type(error).__name__} {error}") from error
