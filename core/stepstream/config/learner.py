@@ -192,6 +192,13 @@ class LearnerSettings(Section):
         "reinforce_pp_baseline, ppo_gae).",
     )
     entropy_bonus: float = setting(0.0, "Weight of the policy's entropy in the objective.", unit="reward per nat", ge=0)
+    max_mu_gap: float = setting(
+        1.0,
+        "Difference between the workers' log-probability of a token and the learner's at the same version and "
+        "temperature, above which an update is logged as a warning and counted. float32 on both sides: below 0.001.",
+        unit="nats",
+        gt=0,
+    )
     max_grad_norm: float = setting(1.0, "Norm to which larger gradients are scaled down.", gt=0)
     lora_rank: int = setting(0, "Rank of the trained adapters; 0: train all weights.", ge=0)
     lora_alpha: float = setting(16.0, "Scale α of the adapters: their output counts α / rank times.", gt=0)

@@ -228,6 +228,20 @@ class _Lineage:
         )
         self._update_figures.append(figures)
         self._reporter.report_update(number, version, groups, figures, self._trainer.lags)
+        self._check_gap(number, version, figures)
+
+    def _check_gap(self, number: int, version: int, figures: dict[str, float]) -> None:
+        """Warn if the engine's log-probabilities of this version's own tokens are far from the learner's."""
+        gap = figures.get("mu_gap_max", 0.0)
+        if gap <= self._config.max_mu_gap:
+            return
+        metrics.MU_GAPS.inc()
+        log.warning(
+            "update %d: log-probabilities of the workers differ by up to %.3g nats (mean %.3g, %.0f tokens) from the "
+            "learner's at the same version %d; learner.max_mu_gap is %g: check the workers' precision, sampling "
+            "defaults and weights",
+            number, gap, figures["mu_gap_mean"], figures["mu_gap_tokens"], version, self._config.max_mu_gap,
+        )  # fmt: skip
 
     def _publish(self) -> None:
         with self._reporter.time("publish"):
@@ -289,13 +303,16 @@ class _Lineage:
 
 
 def _summary(figures: list[dict[str, float]]) -> dict[str, float]:
-    """Combine the figures of several updates: maxima of names in `_max`, sums of counts, means of the others."""
+    """Combine the figures of several updates: maxima of names in `_max`, sums of counts, means of the others.
+
+    An update may lack some figures.
+    """
     summary = {}
-    for name in figures[0]:
-        values = [figure[name] for figure in figures]
+    for name in dict.fromkeys(name for figure in figures for name in figure):
+        values = [figure[name] for figure in figures if name in figure]
         if name.endswith("_max"):
             summary[name] = max(values)
-        elif name in ("tokens", "sequences", "steps_skipped"):
+        elif name in ("tokens", "sequences", "steps_skipped", "restricted_tokens", "mu_gap_tokens"):
             summary[name] = sum(values)
         else:
             summary[name] = sum(values) / len(values)

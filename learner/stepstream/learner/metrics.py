@@ -24,6 +24,9 @@ LAG_EFFECTIVE = Gauge(
     "Effective sample size of the last update's tokens as a share of their number, by the same ranges.",
     ["most"],
 )
+MU_GAPS = Counter(
+    "stepstream_learner_mu_gaps", "Updates whose `mu_gap_max` exceeded `learner.max_mu_gap`: an engine that differs."
+)
 FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["figure"])
 READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
 WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")

@@ -208,6 +208,7 @@ def _update_metrics(version: int, groups: Groups, figures: dict[str, float], lag
     for attempt in (attempt for group in groups for attempt in group):
         if (staleness := attempt.staleness(version)) is not None:
             metrics.STALENESS.observe(max(0, staleness))
+    metrics.FIGURE.clear()  # an update may lack figures of the one before
     for name, value in figures.items():
         metrics.FIGURE.labels(name).set(value)
     for lag in lags:

@@ -3,7 +3,9 @@
 A demonstration from feedback becomes a training sequence behind the exact prompt of its step.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ from stepstream.learner.advantages import Trajectory
 from stepstream.learner.advantages.from_record import step_positions, trajectory_of
 from stepstream.learner.data.reward_shaping import apply_shaping
 from stepstream.learner.data.sequences import UNVERSIONED, Invalid, Limits, ResponseSpan, TokenSequence, is_sampled
+from stepstream.topics.sampling_restrictions import LEAST_TEMPERATURE, RESTRICTIONS
 
 LogPosition = tuple[int, int]
 """Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
@@ -47,6 +50,8 @@ class Attempt:
     """MinHash of its text; None: the label has none. Shape [permutations]."""
     demonstrations: tuple[TokenSequence, ...] = ()
     """One sequence per demonstrated response: the step's exact prompt, then the demonstration as trained tokens."""
+    restricted_tokens: int = 0
+    """Number of its sampled tokens that are context only, because their sampling was restricted."""
 
     @property
     def provisional(self) -> bool:
@@ -74,8 +79,9 @@ def attempt_of(record: Mapping[str, Any], position: LogPosition, limits: Limits)
     shaped = apply_shaping(record, limits.discounting)
     untrainable = _exclusion(record, limits) or ("shaping_discount" if shaped is None else "")
     sequences = () if untrainable else _sequences(record, limits)
+    restricted = _restrictions(record) if limits.requirements.sampled and not untrainable else {}
     if not untrainable and not sequences:
-        untrainable = "no_trained_tokens" if is_sampled(record) else "conversation_form"
+        untrainable = _reason_without_tokens(record, restricted)
     elif any(tokens.ids.size > limits.max_length for tokens in sequences):
         untrainable, sequences = "too_long", ()
     demonstrations: tuple[TokenSequence, ...] = ()
@@ -97,6 +103,7 @@ def attempt_of(record: Mapping[str, Any], position: LogPosition, limits: Limits)
         tenant=record["tenant"],
         signature=np.asarray(record["signature"], dtype=np.int64) if record["signature"] else None,
         demonstrations=demonstrations,
+        restricted_tokens=sum(restricted.values()) if sequences else 0,
     )
 
 
@@ -142,6 +149,24 @@ def _accepts_any_model(record: Mapping[str, Any], limits: Limits) -> bool:
     Tokens sampled by a versioned policy belong to that model's learner: their ids come from its tokenizer.
     """
     return not limits.requirements.sampled and not is_sampled(record) and record["version_min"] is None
+
+
+def _restrictions(record: Mapping[str, Any]) -> Counter[str]:
+    """Return the number of sampled tokens by restriction of their sampling, without those that have none."""
+    tokens: Counter[str] = Counter()
+    for sequence in record["sequences"]:
+        for span in sequence["spans"]:
+            if span["restriction"]:
+                tokens[span["restriction"]] += span["end"] - span["start"]
+    return tokens
+
+
+def _reason_without_tokens(record: Mapping[str, Any], restricted: Collection[str]) -> str:
+    """Return the reason for excluding a record none of whose tokens are trained on."""
+    if not restricted:
+        return "no_trained_tokens" if is_sampled(record) else "conversation_form"
+    known = [restriction for restriction in RESTRICTIONS if restriction in restricted]
+    return f"{known[0]}_sampling" if known else "restricted_sampling"
 
 
 def _is_pair(record: Mapping[str, Any], limits: Limits) -> bool:
@@ -195,6 +220,8 @@ def _sequence_from_tokens(sequence: Mapping[str, Any], limits: Limits, indices: 
             raise Invalid(f"version {span['version']} of a span")
         if span["step_index"] not in indices:
             raise Invalid(f"span of step {span['step_index']}, which the record does not have")
+        if not span["restriction"] and not LEAST_TEMPERATURE <= span["temperature"] < math.inf:
+            raise Invalid(f"temperature {span['temperature']} of a span without restriction")
         last = span["end"]
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < limits.vocabulary:
         raise Invalid(f"token id outside 0..{limits.vocabulary - 1}")
@@ -206,7 +233,14 @@ def _sequence_from_tokens(sequence: Mapping[str, Any], limits: Limits, indices: 
     sizes = [run.size for run in runs]
     versions = np.repeat(np.asarray([span["version"] for span in spans], dtype=np.int64), sizes)
     steps = np.repeat(np.asarray([indices[span["step_index"]] for span in spans], dtype=np.int64), sizes)
-    return TokenSequence(ids[:last] if spans else ids[:0], trained, logprobs, versions, steps)
+    ids = ids[:last] if spans else ids[:0]
+    if not limits.requirements.sampled:
+        return TokenSequence(ids, trained, logprobs, versions, steps)
+    heat = np.repeat(np.asarray([span["temperature"] for span in spans], dtype=np.float32), sizes)
+    tokens = TokenSequence(ids, trained, logprobs, versions, steps, None if (heat == 1.0).all() else heat)
+    if not any(span["restriction"] for span in spans):
+        return tokens
+    return tokens.select(np.repeat([not span["restriction"] for span in spans], sizes))
 
 
 def _split_demonstrations(

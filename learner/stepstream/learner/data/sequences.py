@@ -65,6 +65,8 @@ class TokenSequence:
     Shape [trained]."""
     steps: npt.NDArray[np.int64]
     """Index in the attempt's credit of each trained token's step. Shape [trained]."""
+    temperatures: npt.NDArray[np.float32] | None = None
+    """Temperature at which each trained token was sampled, and at which it is scored; None: all 1. Shape [trained]."""
 
     def select(self, mask: npt.NDArray[np.bool_]) -> "TokenSequence":
         """Return the sequence with only the trained tokens of the mask, which has the shape [trained]."""
@@ -75,7 +77,17 @@ class TokenSequence:
             logprobs=self.logprobs[mask],
             versions=self.versions[mask],
             steps=self.steps[mask],
+            temperatures=None if self.temperatures is None else self.temperatures[mask],
         )
+
+
+def joined_temperatures(rows: Sequence[TokenSequence]) -> npt.NDArray[np.float32] | None:
+    """Return the temperature of each trained token, row after row; None: all 1. Shape [trained tokens]."""
+    if all(row.temperatures is None for row in rows):
+        return None
+    return np.concatenate(
+        [np.ones(row.trained.size, np.float32) if row.temperatures is None else row.temperatures for row in rows]
+    )
 
 
 def is_sampled(record: Mapping[str, Any]) -> bool:

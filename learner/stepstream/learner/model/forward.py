@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from stepstream.learner.data.sequences import TokenSequence
+from stepstream.learner.data.sequences import TokenSequence, joined_temperatures
 from stepstream.learner.model import attention, lm_head
 from stepstream.learner.model.packing import microbatches, pack, pack_batches
 from stepstream.learner.model.pretrained import CannotTrain
@@ -27,7 +28,7 @@ class Scores(NamedTuple):
     """Results of a forward pass for the trained tokens, sequence after sequence."""
 
     logprobs: Tensor
-    """Log-probability of each token, with gradient. Shape [trained tokens], on the CPU."""
+    """Log-probability of each token at its temperature, with gradient. Shape [trained tokens], on the CPU."""
     entropy: Tensor
     """Entropy in nats of the distribution that predicts each token, without gradient. Shape [trained tokens], on the
     CPU."""
@@ -63,7 +64,7 @@ class Padded:
         at = torch.from_numpy(at_row * longest + np.concatenate([row.trained for row in rows]) - 1)
         targets = torch.from_numpy(np.concatenate([row.ids[row.trained] for row in rows]))
         hidden = _hidden(model, input_ids=torch.from_numpy(inputs)).flatten(0, 1)
-        logprobs, entropy = _chosen(model, hidden, at, targets)
+        logprobs, entropy = _chosen(model, hidden, at, targets, joined_temperatures(rows))
         return Scores(logprobs.cpu(), entropy.cpu(), _at(hidden, at) if states else None)
 
 
@@ -90,7 +91,7 @@ class Packed:
             runs=runs,
         )[0]
         at, of = torch.from_numpy(packed.at), torch.from_numpy(packed.of)
-        predicted = _chosen(model, hidden, at, torch.from_numpy(packed.targets))
+        predicted = _chosen(model, hidden, at, torch.from_numpy(packed.targets), packed.temperatures)
         logprobs, entropy = (each.cpu().index_select(0, of) for each in predicted)
         return Scores(logprobs, entropy, _at(hidden, at.index_select(0, of)) if states else None)
 
@@ -160,10 +161,13 @@ def _hidden(model: Any, **inputs: Any) -> Tensor:
     return hidden
 
 
-def _chosen(model: Any, hidden: Tensor, at: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _chosen(
+    model: Any, hidden: Tensor, at: Tensor, targets: Tensor, temperatures: npt.NDArray[np.float32] | None
+) -> tuple[Tensor, Tensor]:
     output, device = model.get_output_embeddings(), hidden.device
     states, transform = hidden.index_select(0, at.to(device)), lm_head.LogitTransform.of(model.config)
-    return lm_head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), transform)
+    heat = None if temperatures is None else torch.from_numpy(temperatures).to(device)
+    return lm_head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), transform, heat)
 
 
 def _at(hidden: Tensor, at: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ The output layer is computed for a few tokens at a time, and again in the backwa
     log p(t) = x_t - log Σ_v exp(x_v)          ∂ log p(t) / ∂x_v = [v = t] - p(v)
     H = log Σ_v exp(x_v) - Σ_v p(v) x_v
 
-Some models scale and cap them, x = c·tanh(s·(W h + b) / c), whose derivative is s·(1 - (x / c)²).
+Some models scale and cap them, x = c·tanh(s·(W h + b) / c), whose derivative is s·(1 - (x / c)²). A token that was
+sampled at temperature T has x / T in place of x, after scale and cap.
 """
 
 from collections.abc import Iterator
@@ -51,7 +52,12 @@ PLAIN = LogitTransform()
 
 
 def chosen_logprobs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform = PLAIN
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    transform: LogitTransform = PLAIN,
+    temperatures: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probability of each target, and the entropy of its distribution in nats (without gradient).
 
@@ -61,51 +67,65 @@ def chosen_logprobs(
         bias: b, shape [vocabulary].
         targets: t, shape [tokens], int64.
         transform: s and c.
+        temperatures: T of each target, shape [tokens], float32; None: all 1.
 
     Returns:
         Both of shape [tokens], float32.
     """
-    result: tuple[Tensor, Tensor] = _Chosen.apply(hidden, weight, bias, targets, transform)  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, bias, targets, transform, temperatures
+    )
     return result
 
 
 class _Chosen(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        transform: LogitTransform,
+        temperatures: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         lowered = _lowered(hidden), _lowered(weight)
         logprobs, entropy, z = (torch.empty(targets.shape, dtype=torch.float32, device=hidden.device) for _ in range(3))
         for part in _parts(hidden, weight):
             logits = transform.apply(_logits(lowered[0][part], lowered[1], bias))
+            if temperatures is not None:
+                logits.div_(temperatures[part, None])
             z[part] = logits.logsumexp(-1)
             logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - z[part]
             p = (logits - z[part, None]).exp_()
             entropy[part] = z[part] - torch.linalg.vecdot(p, logits)
-        ctx.save_for_backward(*lowered, bias, targets, z)
+        ctx.save_for_backward(*lowered, bias, targets, z, temperatures)
         ctx.mark_non_differentiable(entropy)
         ctx.dtypes, ctx.transform = (hidden.dtype, weight.dtype), transform
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
-        hidden, weight, bias, targets, z = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
+        hidden, weight, bias, targets, z, temperatures = ctx.saved_tensors
         transform: LogitTransform = ctx.transform
         of_hidden = torch.empty_like(hidden)
         of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         of_bias = None if bias is None else torch.zeros_like(of_weight[:, 0])
         for part in _parts(hidden, weight):
-            logits = transform.apply(_logits(hidden[part], weight, bias))
-            grad = (logits - z[part, None]).exp_().mul_(-grads[0][part, None])
-            grad.scatter_add_(1, targets[part, None], grads[0][part, None])
-            if transform != PLAIN:
-                grad *= transform.derivative(logits)
+            logits, slope = transform.apply(_logits(hidden[part], weight, bias)), grads[0][part, None]
+            derivative = None if transform == PLAIN else transform.derivative(logits)
+            if temperatures is not None:
+                logits, slope = logits.div_(temperatures[part, None]), slope / temperatures[part, None]
+            grad = (logits - z[part, None]).exp_().mul_(-slope)
+            grad.scatter_add_(1, targets[part, None], slope)
+            if derivative is not None:
+                grad *= derivative
             if of_bias is not None:
                 of_bias += grad.sum(0)
             lowered = grad.to(hidden.dtype)
             of_hidden[part] = lowered @ weight
             of_weight += _product(lowered.T, hidden[part])
-        return of_hidden.to(ctx.dtypes[0]), of_weight.to(ctx.dtypes[1]), of_bias, None, None
+        return of_hidden.to(ctx.dtypes[0]), of_weight.to(ctx.dtypes[1]), of_bias, None, None, None
 
 
 def _parts(hidden: Tensor, weight: Tensor) -> Iterator[slice]:

@@ -15,9 +15,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from stepstream.learner.data.sequences import TokenSequence
+from stepstream.learner.data.sequences import TokenSequence, joined_temperatures
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 _MIN_SHARED = 8
 """Length of the shortest shared prefix: one more attention call costs as much as this many tokens."""
@@ -34,11 +35,14 @@ class Pack:
     runs: Ints
     """Start and end of each run, and end of its descendants, in the order of the tokens. Shape [runs, 3]."""
     at: Ints
-    """Inputs at which a trained token is predicted; one with two successors occurs twice. Shape [predictions]."""
+    """Inputs at which a trained token is predicted; one with two successors, or with one at two temperatures, occurs
+    twice. Shape [predictions]."""
     targets: Ints
     """Predicted token of each prediction. Shape [predictions]."""
     of: Ints
     """Number of each trained token's prediction, sequence after sequence. Shape [trained tokens]."""
+    temperatures: Floats | None = None
+    """Temperature of each prediction; None: all 1. Shape [predictions]."""
 
     def paths(self) -> tuple[Ints, Ints]:
         """Return the inputs that each run attends to, its own last, run after run; and their number by run."""
@@ -101,7 +105,7 @@ def pack(rows: Sequence[TokenSequence]) -> Pack:
         length += fresh.size
     runs += [(start, end, length) for _, start, _, end in open_runs]
     targets = np.concatenate([row.ids[row.trained] for row in rows])
-    pairs, of = np.unique(np.concatenate(at) << 32 | targets, return_inverse=True)
+    pairs, of, temperatures = _predictions(np.concatenate(at) << 32 | targets, joined_temperatures(rows))
     return Pack(
         ids=np.concatenate(ids),
         positions=np.concatenate(positions),
@@ -109,7 +113,18 @@ def pack(rows: Sequence[TokenSequence]) -> Pack:
         at=pairs >> 32,
         targets=pairs & 0xFFFFFFFF,
         of=of,
+        temperatures=temperatures,
     )
+
+
+def _predictions(pairs: Ints, temperatures: Floats | None) -> tuple[Ints, Ints, Floats | None]:
+    """Return the distinct pairs of input and target, each token's number among them, and their temperatures."""
+    if temperatures is None or (temperatures == temperatures[0]).all():
+        distinct, of = np.unique(pairs, return_inverse=True)
+        return distinct, of, None if temperatures is None else temperatures[: distinct.size]
+    levels, level_of = np.unique(temperatures, return_inverse=True)
+    (distinct, at_level), of = np.unique(np.stack((pairs, level_of)), axis=1, return_inverse=True)
+    return distinct, of.reshape(-1), levels[at_level]
 
 
 def _sorted(rows: Sequence[TokenSequence]) -> list[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 h_t = exp(mean_j log θ(y_j | s_t, s_final) / 5) (arXiv 2603.08754, eq. 6, with the temperature of its appendix C). The
 paper puts the successful outcome into the prompt without naming the place. Here the agent's last observation represents
-s_final, and its tokens are put before the step's context.
+s_final, and its tokens are put before the step's context. It is a score and no ratio, so its temperature is 1.
 """
 
 from collections import defaultdict

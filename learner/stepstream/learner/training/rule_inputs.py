@@ -141,4 +141,5 @@ def _with_extra_token(tokens: TokenSequence) -> TokenSequence:
         logprobs=np.append(tokens.logprobs, np.float32(0.0)),
         versions=np.append(tokens.versions, tokens.versions[-1]),
         steps=np.append(tokens.steps, tokens.steps[-1]),
+        temperatures=None if tokens.temperatures is None else np.append(tokens.temperatures, np.float32(1.0)),
     )

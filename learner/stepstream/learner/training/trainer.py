@@ -41,6 +41,7 @@ from stepstream.learner.training.update_stats import (
     critic_figures,
     data_figures,
     demonstrated_share,
+    gap_figures,
     lag_figures,
     step_figures,
 )
@@ -78,6 +79,7 @@ class Trainer:
         self._critic: Critic | None = None
         if "values" in self._rule.needs and not self._preference:
             self._critic = Critic(self.policy.state_size, config, folder)
+        self._updated_version: int | None = None
         self.lags: list[Bucket] = []
         """Figures of the last update by staleness."""
         self._ranks = current_ranks()
@@ -109,7 +111,10 @@ class Trainer:
             `staleness_mean`, `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`, `learning_rate`,
             `steps_skipped`, `credited_share` (share of the trained tokens whose advantage is not 0), `rejected_share`
             (share that a weight or mask rejected), `staleness_share_N` and `staleness_share_more` (share with a
-            staleness of at most N versions but above the previous N, and above the largest N). With a critic:
+            staleness of at most N versions but above the previous N, and above the largest N), `restricted_tokens`
+            (sampled tokens of its attempts that are context only, since their sampling was restricted). Of tokens that
+            the present version sampled, if there are any: `mu_gap_mean`, `mu_gap_max` (absolute difference of log p
+            and log μ, in nats), `mismatch_kl` (estimate of KL(μ‖p), in nats), `mu_gap_tokens`. With a critic:
             `value_loss` (mean over its targets, in reward squared, halved) and `explained_variance` (share of the
             targets' variance that its values explain). With preferences: `preferred_share` (share of the pairs or
             answers that the policy orders correctly) and for pairs `preferred_margin` (mean gain of the better over
@@ -129,9 +134,15 @@ class Trainer:
             proximal = {index: inputs.logprobs[index] for index in later}
         else:
             proximal = self._score_rows(tokens_of(rows), later, self.policy.logprobs)
-        steps = [self._step(rows, part, proximal, version, rate) for part in parts]
+        # A second update from the same version begins with weights that no worker serves.
+        is_version, self._updated_version = version != self._updated_version, version
+        steps: list[UpdateStats] = []
+        for part in parts:
+            knows_proximal = not steps or part[0] in proximal
+            steps.append(self._step(rows, part, proximal, version, rate, is_version and knows_proximal))
         self.lags = lag_figures(steps)
         figures = step_figures(steps) | data_figures(rows, groups, version) | critic_figures(rows, steps)
+        figures |= gap_figures(steps)
         figures["reference_kl"] += inputs.distance
         return figures | {"learning_rate": rate}
 
@@ -242,11 +253,18 @@ class Trainer:
         return scores
 
     def _step(
-        self, rows: Sequence[Row], part: Sequence[int], proximal: dict[int, Tensor], version: int, rate: float
+        self,
+        rows: Sequence[Row],
+        part: Sequence[int],
+        proximal: dict[int, Tensor],
+        version: int,
+        rate: float,
+        proximal_is_version: bool = False,
     ) -> UpdateStats:
         """Make one gradient step on the rows of `part`."""
         scales = row_scales(rows, part, self._aggregation, self._config.loss_length)
-        minibatch = Minibatch(self._objective, {index: rows[index] for index in part}, scales, version)
+        own = {index: rows[index] for index in part}
+        minibatch = Minibatch(self._objective, own, scales, version, proximal_is_version)
         batches = list(self._split(tokens_of(rows), part))
         first_pass = None
         if needs_first_pass(self._objective, rows, batches):

@@ -17,6 +17,7 @@ from torch import Tensor
 from stepstream.learner.advantages import Aggregation
 from stepstream.learner.data.sequences import UNVERSIONED
 from stepstream.learner.losses import Batch, Reach, Terms, token_scales
+from stepstream.learner.losses.ratios import log_ratio
 from stepstream.learner.losses.regularizers import penalty
 from stepstream.learner.model.forward import Scores
 from stepstream.learner.training.rows import Row, trained_sizes
@@ -88,11 +89,26 @@ class UpdateStats:
     marks: list[Tensor] = field(default_factory=list)
     """By token: staleness, then 1 if it was clipped, if rejected, if sampled by a known version. Int64. Shape
     [4, tokens]."""
+    gaps: list[Tensor] = field(default_factory=list)
+    """log p - log μ of tokens that the very version p was served for, in nats: the difference between learner and
+    engine. A tensor for each forward pass with such tokens."""
 
     @classmethod
-    def of(cls, loss: float, terms: Terms, batch: Batch, entropy: Tensor) -> Self:
-        """Return the statistics of one forward pass, with its part of the loss."""
+    def of(cls, loss: float, terms: Terms, batch: Batch, entropy: Tensor, proximal_is_version: bool = False) -> Self:
+        """Return the statistics of one forward pass, with its part of the loss.
+
+        Args:
+            loss: loss of the pass.
+            terms: its objective.
+            batch: its tokens.
+            entropy: entropy of each token's distribution.
+            proximal_is_version: True if p is the published version `batch.version` itself.
+        """
         assert batch.versions is not None
+        gaps = []
+        if proximal_is_version and batch.proximal is not None:
+            found, finite = log_ratio(batch.proximal, batch.behaviour)
+            gaps = [found[finite & (batch.versions == batch.version)]]
         distance = 0.0
         if batch.reference is not None:
             current = batch.current.detach()
@@ -104,6 +120,7 @@ class UpdateStats:
             capped=int(terms.capped.sum()),
             rejected=int(terms.rejected.sum()),
             entropy=float(entropy.sum()),
+            gaps=gaps,
             weights=[terms.weight],
             marks=[
                 torch.stack(
@@ -129,6 +146,7 @@ class UpdateStats:
             reference_kl=sum(each.reference_kl for each in passes),
             weights=[weight for each in passes for weight in each.weights],
             marks=[marks for each in passes for marks in each.marks],
+            gaps=[gaps for each in passes for gaps in each.gaps],
         )
 
 
@@ -190,6 +208,8 @@ class Minibatch:
     """Scale of each row's tokens in the loss, by number."""
     version: int
     """Version that the update trains from."""
+    proximal_is_version: bool = False
+    """True if the proximal policy is that version, without unpublished updates."""
 
     def loss_and_stats(
         self, numbers: Sequence[int], scores: Scores, proximal: Tensor | None, reference: Tensor | None
@@ -208,7 +228,7 @@ class Minibatch:
         terms = self.objective.terms(batch)
         scales = torch.tensor([self.scales[number] for number in numbers])
         loss = -(scales.repeat_interleave(torch.tensor(trained_sizes(chosen))) * terms.objective).sum()
-        return loss, UpdateStats.of(loss.item(), terms, batch, scores.entropy)
+        return loss, UpdateStats.of(loss.item(), terms, batch, scores.entropy, self.proximal_is_version)
 
     def first_pass(self, scores: Scores, proximal: Tensor | None, reference: Tensor | None) -> FirstPass:
         """Compute the derivatives of the loss for all rows; the arguments are as in `loss_and_stats`, in row order."""

@@ -33,6 +33,23 @@ def step_figures(steps: Sequence[UpdateStats]) -> dict[str, float]:
     }
 
 
+def gap_figures(steps: Sequence[UpdateStats]) -> dict[str, float]:
+    """Return figures about the difference between learner and engine; empty without tokens of the present version.
+
+    With d = log p - log μ, where both are the same weights, `mismatch_kl` is the mean of exp(d) - 1 - d: the estimate
+    k3 of KL(μ‖p), which is never negative.
+    """
+    gaps = torch.cat([torch.empty(0), *(each for step in steps for each in step.gaps)]).double()
+    if not gaps.numel():
+        return {}
+    return {
+        "mu_gap_mean": float(gaps.abs().mean()),
+        "mu_gap_max": float(gaps.abs().max()),
+        "mismatch_kl": float((torch.expm1(gaps) - gaps).mean()),
+        "mu_gap_tokens": float(gaps.numel()),
+    }
+
+
 def critic_figures(rows: Sequence[Row], steps: Sequence[UpdateStats]) -> dict[str, float]:
     """Return figures about the critic's error before the update; empty without a critic."""
     if not any(row.targets.size for row in rows):
@@ -78,4 +95,5 @@ def data_figures(rows: Sequence[Row], groups: Sequence[Sequence[Attempt]], versi
         "staleness_max": float(lags.max()) if lags.size else 0.0,
         **dict(zip(_LAG_NAMES, lag_shares(torch.from_numpy(lags)), strict=True)),
         "reward": sum(rewards) / len(rewards),
+        "restricted_tokens": float(sum(attempt.restricted_tokens for group in groups for attempt in group)),
     }

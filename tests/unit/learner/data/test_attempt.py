@@ -70,6 +70,8 @@ def test_a_sequence_longer_than_the_context_excludes_the_attempt() -> None:
         (lambda s: s["token_ids"].__setitem__(0, 99), "token id"),
         (lambda s: s["token_ids"].__setitem__(0, -1), "token id"),
         (lambda s: s["spans"][1].update(step_index=7), "span of step 7"),
+        (lambda s: s["spans"][1].update(temperature=0.0), "temperature 0.0"),
+        (lambda s: s["spans"][1].update(temperature=float("nan")), "temperature nan"),
     ],
 )
 def test_contradicting_records_are_invalid(change: Any, message: str) -> None:
@@ -77,6 +79,15 @@ def test_contradicting_records_are_invalid(change: Any, message: str) -> None:
     change(record["sequences"][0])
     with pytest.raises(Invalid, match=message):
         attempt_of(record, (0, 0), LIMITS)
+
+
+def test_an_unknown_restriction_excludes_its_tokens() -> None:
+    record = labelled("g", 0, 1.0)
+    record["sequences"][0]["spans"][0]["restriction"] = "later"
+    found = attempt(record)
+    assert (found.untrainable, set(found.sequences[0].steps.tolist())) == ("", {1})
+    record["sequences"][0]["spans"][1]["restriction"] = "later"
+    assert attempt(record).untrainable == "restricted_sampling"
 
 
 def test_a_response_in_two_sequences_is_invalid() -> None:

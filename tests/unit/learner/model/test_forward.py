@@ -1,6 +1,7 @@
 """Check that packed, padded and single sequences give equal values and gradients, for every kind of model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,10 @@ def one_by_one(model: Any, chosen: Sequence[TokenSequence]) -> Any:
 
     found = [model(torch.from_numpy(row.ids)[None], use_cache=False).logits[0].log_softmax(-1) for row in chosen]
     at = [each[row.trained - 1] for each, row in zip(found, chosen, strict=True)]
+    at = [
+        each if row.temperatures is None else (each / torch.from_numpy(row.temperatures)[:, None]).log_softmax(-1)
+        for each, row in zip(at, chosen, strict=True)
+    ]
     logprobs = [
         each.gather(1, torch.from_numpy(r.ids[r.trained])[:, None])[:, 0] for each, r in zip(at, chosen, strict=True)
     ]
@@ -95,6 +100,21 @@ def test_packed_and_padded_equal_single_sequences(kind: str) -> None:
     apart = [way(model, [chosen[i] for i in batch]).logprobs for batch in way.batches(chosen, 60)]
     assert len(apart) > 1
     torch.testing.assert_close(torch.cat(apart).sum(), expected[0].sum())
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_packed_and_padded_score_at_each_token_s_temperature(spread: bool) -> None:
+    model, rng = model_of("qwen3", PACKED["qwen3"]), np.random.default_rng(1)
+    model.get_output_embeddings().weight.data.mul_(20.0)
+    chosen = []
+    for number, row in enumerate(rows()):
+        heat = rng.uniform(0.3, 1.5, row.trained.size) if spread else np.full(row.trained.size, 0.7)
+        chosen.append(row if spread and number == 2 else replace(row, temperatures=heat.astype(np.float32)))
+    expected = values(one_by_one(model, chosen), model)
+    for make in (lambda _: Padded(), forward_pass_for):
+        forward_pass = make(model)
+        for found, wanted in zip(values(forward_pass(model, chosen), model), expected, strict=True):
+            torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", PADDED)

@@ -23,16 +23,25 @@ def sample(tokens: int, vocabulary: int, bias: bool) -> tuple[Tensor, Tensor, Te
     [lm_head.PLAIN, lm_head.LogitTransform(0.25), lm_head.LogitTransform(1.0, 3.0), lm_head.LogitTransform(2.0, 5.0)],
 )
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("heat", [None, 0.7, "mixed"])
 @pytest.mark.parametrize("most_logits", [1, 2**20])
 def test_logprobs_equal_log_softmax_with_its_gradient(
-    monkeypatch: pytest.MonkeyPatch, bias: bool, most_logits: int, transform: lm_head.LogitTransform
+    monkeypatch: pytest.MonkeyPatch,
+    bias: bool,
+    most_logits: int,
+    heat: float | str | None,
+    transform: lm_head.LogitTransform,
 ) -> None:
     monkeypatch.setitem(lm_head._MAX_LOGITS, "cpu", most_logits)
     hidden, weight, offset, targets = sample(200, 50, bias)
     leaves = [hidden, weight] if offset is None else [hidden, weight, offset]
-    logprobs, entropy = lm_head.chosen_logprobs(hidden, weight, offset, targets, transform)
+    temperatures = None
+    if heat is not None:
+        temperatures = 0.5 + 1.5 * torch.rand(200) if heat == "mixed" else torch.full((200,), heat)  # type: ignore[arg-type]
+    logprobs, entropy = lm_head.chosen_logprobs(hidden, weight, offset, targets, transform, temperatures)
     logits = torch.nn.functional.linear(hidden, weight, offset) * transform.scale
-    rows = (logits if transform.cap is None else transform.cap * (logits / transform.cap).tanh()).log_softmax(-1)
+    logits = logits if transform.cap is None else transform.cap * (logits / transform.cap).tanh()
+    rows = (logits if temperatures is None else logits / temperatures[:, None]).log_softmax(-1)
     expected = rows.gather(1, targets[:, None])[:, 0]
     torch.testing.assert_close(logprobs, expected, atol=5e-5, rtol=1e-5)
     torch.testing.assert_close(entropy, -(rows.exp() * rows).sum(-1), atol=5e-5, rtol=1e-5)
@@ -41,7 +50,17 @@ def test_logprobs_equal_log_softmax_with_its_gradient(
     for found, wanted in zip(
         torch.autograd.grad(logprobs, leaves, upstream), torch.autograd.grad(expected, leaves, upstream), strict=True
     ):
-        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
+
+
+def test_temperature_1_changes_no_bit() -> None:
+    for transform in (lm_head.PLAIN, lm_head.LogitTransform(0.5, 3.0)):
+        results = []
+        for temperatures in (None, torch.ones(200)):
+            hidden, weight, offset, targets = sample(200, 50, True)
+            found = lm_head.chosen_logprobs(hidden, weight, offset, targets, transform, temperatures)
+            results.append((*found, *torch.autograd.grad(found[0].sum(), [hidden, weight])))
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_no_tensor_is_larger_than_a_few_tokens_logits() -> None:

@@ -1,5 +1,6 @@
 """Check that packs contain every sequence, with each common prefix once."""
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -48,6 +49,26 @@ def test_every_trained_token_attends_exactly_to_its_prefix(rows: list[TokenSeque
             prediction = next(predictions)
             assert packed.ids[seen[int(packed.at[prediction])]].tolist() == row.ids[:position].tolist()
             assert packed.targets[prediction] == row.ids[position]
+
+
+@given(ROWS, st.data())
+def test_each_prediction_has_the_temperature_of_its_tokens(rows: list[TokenSequence], data: st.DataObject) -> None:
+    levels = st.sampled_from([np.float32(1.0), np.float32(0.7), np.float32(0.1)])
+    heated = []
+    for row in rows:
+        some = data.draw(st.lists(levels, min_size=row.trained.size, max_size=row.trained.size) | st.none())
+        heated.append(replace(row, temperatures=None if some is None else np.array(some, np.float32)))
+    packed, plain = pack(heated), pack(rows)
+    assert (packed.temperatures is None) == all(row.temperatures is None for row in heated)
+    assert packed.ids.tolist() == plain.ids.tolist()
+    assert packed.at[packed.of].tolist() == plain.at[plain.of].tolist()
+    assert packed.targets[packed.of].tolist() == plain.targets[plain.of].tolist()
+    if packed.temperatures is not None:
+        assert packed.temperatures.size == packed.at.size
+        expected = [np.ones(r.trained.size, np.float32) if r.temperatures is None else r.temperatures for r in heated]
+        assert packed.temperatures[packed.of].tolist() == np.concatenate(expected).tolist()
+        keys = list(zip(packed.at.tolist(), packed.targets.tolist(), packed.temperatures.tolist(), strict=True))
+        assert len(set(keys)) == len(keys)
 
 
 @given(ROWS)

@@ -1,0 +1,147 @@
+"""Tokens are scored by the distribution that sampled them: from the agent's steps through `label` to the update."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from label_runs import FEEDBACK, STEPS, Run, governed
+from labelled_records import LIMITS, tiny_model
+from stream_records import make_ending, make_steps
+
+from stepstream.config import LearnerSettings
+from stepstream.learner.data.attempt import Attempt, attempt_of
+from stepstream.learner.data.requirements import REQUIREMENTS
+from stepstream.learner.data.sequences import Limits
+from stepstream.learner.training.trainer import Trainer
+from stepstream.topics.events import Sampling, new_sampling
+
+VERSION = 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    # An untrained model's logits are near 0, and temperature would change nothing.
+    loaded.get_output_embeddings().weight.data.mul_(4.0)
+    loaded.save_pretrained(folder)
+    return loaded.eval()
+
+
+@torch.no_grad()
+def sampled_steps(model: Any, name: str, samplings: list[Sampling], version: int = VERSION) -> list[Any]:
+    """Return steps whose log-probabilities are those of an engine that divides its logits by the temperature."""
+    steps: list[Any] = make_steps(name, len(samplings), version=version)
+    context: list[int] = []
+    for step, sampling in zip(steps, samplings, strict=True):
+        step["prompt_token_ids"] = [token % 95 + 4 for token in step["prompt_token_ids"]]
+        step["response_token_ids"] = [token % 95 + 4 for token in step["response_token_ids"]]
+        step["prompt_shared_tokens"], step["prompt_shared_digest"] = 0, None
+        whole = [*context, *step["prompt_token_ids"]]
+        step["prompt_token_ids"], context = whole, [*whole, *step["response_token_ids"]]
+        logits = model(torch.tensor([context])).logits[0, len(whole) - 1 : -1] / (sampling["temperature"] or 1.0)
+        chosen = logits.log_softmax(-1).gather(1, torch.tensor(step["response_token_ids"])[:, None])
+        step |= {"sampling": sampling, "response_logprobs": chosen[:, 0].tolist()}
+    return steps
+
+
+def labelled_attempt(steps: list[Any], reward: float, limits: Limits = LIMITS) -> Attempt:
+    """Return the attempt that `label` and the learner make of the steps."""
+    name = steps[0]["trajectory_id"]
+    ending = governed(make_ending(name, len(steps), reward))
+    events = [(STEPS, governed(step | {"group_id": "g"})) for step in steps]
+    (label,) = Run().labels(*events, (FEEDBACK, ending))
+    return attempt_of(label, (0, 0), limits)
+
+
+def updated(folder: Path, attempts: list[Attempt], version: int = VERSION, **fields: Any) -> dict[str, float]:
+    config = LearnerSettings.model_validate({"preset": "tiny", "warmup_updates": 0, **fields})
+    return Trainer(folder, config, root=folder).update(1, [attempts], version)
+
+
+@pytest.mark.parametrize("fields", [{}, {"microbatch_tokens": 1}, {"kl_weight": 0.1, "minibatches": 1}])
+def test_ratios_are_1_at_the_sampling_temperature(folder: Path, model: Any, fields: dict[str, Any]) -> None:
+    samplings = [[new_sampling(temperature=t) for t in each] for each in ([0.7, 0.7], [0.7, 1.3], [1.0, 0.7])]
+    attempts = [labelled_attempt(sampled_steps(model, f"t{n}", each), float(n)) for n, each in enumerate(samplings)]
+    figures = updated(folder, attempts, **fields)
+    assert figures["mu_gap_max"] < 1e-4
+    assert figures["mismatch_kl"] == pytest.approx(0.0, abs=1e-8)
+    assert figures["mu_gap_tokens"] == figures["tokens"]
+    assert figures["effective_share"] == pytest.approx(1.0, abs=1e-4)
+    assert figures["reference_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_an_unknown_temperature_shows_in_the_gap(folder: Path, model: Any) -> None:
+    steps = [sampled_steps(model, f"t{n}", [new_sampling(temperature=0.7)]) for n in range(2)]
+    for own in steps:
+        own[0]["sampling"] = new_sampling()  # an engine's default that nobody recorded
+    figures = updated(folder, [labelled_attempt(own, float(n)) for n, own in enumerate(steps)])
+    assert figures["mu_gap_max"] > 0.1
+    assert figures["mismatch_kl"] > 0.01
+
+
+def test_the_gap_covers_tokens_of_the_present_version_once_per_version(folder: Path, model: Any) -> None:
+    attempts = [
+        labelled_attempt(sampled_steps(model, f"t{n}", [new_sampling()], version=VERSION - n), float(n))
+        for n in range(2)
+    ]
+    trainer = Trainer(folder, LearnerSettings.model_validate({"preset": "tiny", "warmup_updates": 0}))
+    first = trainer.update(1, [attempts], VERSION)
+    assert first["mu_gap_tokens"] == attempts[0].sequences[0].trained.size < first["tokens"]
+    assert "mu_gap_max" not in trainer.update(2, [attempts], VERSION)  # its weights were never served
+    assert "mu_gap_max" not in trainer.update(3, [attempts], VERSION + 1)
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto", "sft"])
+def test_preferences_score_at_temperature_1_and_take_restricted_tokens(
+    folder: Path, model: Any, objective: str
+) -> None:
+    from dataclasses import replace
+
+    limits = replace(LIMITS, requirements=REQUIREMENTS[objective])
+    samplings = [new_sampling(temperature=0.0), new_sampling(temperature=0.7, top_p=0.5)]
+    attempts = [labelled_attempt(sampled_steps(model, f"t{n}", samplings), float(n), limits) for n in range(2)]
+    assert [each.sequences[0].temperatures for each in attempts] == [None, None]
+    assert [each.restricted_tokens for each in attempts] == [0, 0]
+    figures = updated(folder, attempts, objective=objective)
+    assert figures["tokens"] >= attempts[0].sequences[0].trained.size
+    assert "mu_gap_max" not in figures
+
+
+def test_restricted_steps_are_context_and_the_others_are_trained(folder: Path, model: Any) -> None:
+    samplings = [new_sampling(temperature=0.7), new_sampling(temperature=0.7, top_k=5), new_sampling(temperature=0.5)]
+    steps = [sampled_steps(model, f"t{n}", samplings) for n in range(2)]
+    attempts = [labelled_attempt(own, float(n)) for n, own in enumerate(steps)]
+    (tokens,) = attempts[0].sequences
+    assert sorted(set(tokens.steps.tolist())) == [0, 2]
+    assert tokens.temperatures is not None
+    assert np.unique(tokens.temperatures).tolist() == [np.float32(0.5), np.float32(0.7)]
+    figures = updated(folder, attempts)
+    assert (figures["restricted_tokens"], figures["tokens"]) == (8.0, 16.0)
+    assert figures["mu_gap_max"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("samplings", "reason"),
+    [
+        ([{"temperature": 0.0}], "greedy_sampling"),
+        ([{"top_p": 0.9}], "truncated_sampling"),
+        ([{"repetition_penalty": 1.1}], "penalised_sampling"),
+        ([{"logit_bias": True}], "biased_sampling"),
+        ([{"constraint": "tool_choice"}], "grammar_sampling"),
+        ([{"constraint": "json_schema"}, {"temperature": 0.0}], "greedy_sampling"),
+    ],
+)
+def test_a_wholly_restricted_attempt_is_dropped_with_its_reason(
+    model: Any, samplings: list[dict[str, Any]], reason: str
+) -> None:
+    found = labelled_attempt(sampled_steps(model, "t", [new_sampling(**each) for each in samplings]), 1.0)
+    assert (found.untrainable, found.sequences, found.restricted_tokens) == (reason, (), 0)
