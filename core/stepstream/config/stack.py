@@ -55,6 +55,9 @@ class StackSettings(Section):
     """The embedded stack: all processes on one machine under one supervisor."""
 
     workers: int = setting(1, "Inference workers. Their ports count up from `inference.port`.", unit="processes", ge=0)
+    canary_workers: int = setting(
+        0, "Number of these workers, the last ones, that serve the track `canary` only.", unit="processes", ge=0
+    )
     metrics_port_base: Port = setting(9401, "First metrics port. Each process gets the next one.")
     external: list[Literal["broker", "registry", "store"]] = setting(
         [], "Parts that run elsewhere although their address is the embedded default, separated by commas."
@@ -119,12 +122,20 @@ class DemoSettings(Section):
     margin: float = setting(
         0.03, "Margin by which training success must exceed the target before an evaluation.", unit="share", ge=0
     )
-    held_out: int = setting(256, "Held-out tasks of each evaluation.", unit="tasks", ge=200)
+    held_out: int = setting(256, "Held-out tasks of each evaluation.", unit="tasks", ge=1)
     deadline_s: float = setting(240.0, "Time to reach the target.", unit="s", gt=0)
     window: int = setting(
         512, "Newest training trajectories that count for training success.", unit="trajectories", ge=1
     )
     drain_s: float = setting(60.0, "Time for all sent events to reach the tables.", unit="s", gt=0)
+    agent: Path = setting(
+        Path("examples/python/house_agent.py"),
+        "Agent of `stepstream demo-model`: a script with the options of the default one.",
+    )
+    swaps: int = setting(3, "Versions that `stepstream demo-model` swaps in at least.", unit="versions", ge=1)
+    canary_share: float = setting(
+        0.25, "Share of trajectories on the canary of `stepstream demo-model`.", unit="share", gt=0, le=1
+    )
 
 
 class InferenceSettings(Section):

@@ -27,6 +27,7 @@ COMMANDS = {
     "config": ("stepstream.cli.config:config", "Show the effective settings and the source of each value."),
     "consent": ("stepstream.cli.consent:consent", "Set and list the consent of tenants, persons and agents."),
     "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
+    "demo-model": ("stepstream.cli.demo_model:demo_model", "Let a real model learn behind vLLM; roll versions back."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts; name the remedy for each fault."),
     "erase": ("stepstream.cli.erase:erase", "Erase a person; list the checkpoints that trained on them."),
     "explain": ("stepstream.cli.explain:explain", "Explain why a trajectory was or was not trained on."),

@@ -7,15 +7,15 @@ from stepstream.config import Settings, load
 from stepstream.config.loader import CONFIG_VARIABLE
 
 
-def demo_settings() -> Settings:
-    """Return the settings of `stepstream demo` and `stepstream up`.
+def demo_settings(name: str = "demo.toml") -> Settings:
+    """Return the settings of `stepstream demo` and `stepstream up`, or of the file `name` beside this module.
 
     Raises:
         SettingsError: a setting is invalid.
     """
     if os.environ.get(CONFIG_VARIABLE):
         return load()
-    with as_file(files("stepstream.demo") / "demo.toml") as file:
+    with as_file(files("stepstream.demo") / name) as file:
         return load(file=file)
 
 

@@ -12,6 +12,13 @@ from stepstream.config import Settings
 Z95 = 1.959963984540054
 
 
+_OWN = (
+    "FROM trajectories FINAL WHERE model = {model:String} AND version_max >= {root:Int32}"
+    " AND started_at >= fromUnixTimestamp64Micro({since:Int64})"
+)
+"""Trajectories of the run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """Successes among n attempts, with the 95 % Wilson score interval (Wilson 1927)."""
@@ -151,6 +158,52 @@ class RunStats:
             " AND version >= {root:Int32} AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
         )
         return int(lag or 0)
+
+    def swaps(self) -> int:
+        """Return the number of versions that sampled whole trajectories after the first such version."""
+        (count,) = self._row(f"SELECT uniqExact(version_max) {_OWN} AND split = 'train'")
+        return max(0, int(count) - 1)
+
+    def trajectories_on(self, track: str) -> int:
+        """Return the number of labelled trajectories on a track."""
+        (count,) = self._row(f"SELECT count() {_OWN} AND track = {{track:String}}", {"track": track})
+        return int(count)
+
+    def success_of(self, version: int) -> Rate:
+        """Return the success of the trajectories that one version sampled alone."""
+        successes, n = self._row(
+            f"SELECT countIf(success), countIf(success IS NOT NULL) {_OWN}"
+            " AND version_min = {version:Int32} AND version_max = {version:Int32}",
+            {"version": version},
+        )
+        return Rate(int(successes), int(n))
+
+    def served(self, worker: str) -> int | None:
+        """Return the version that a worker serves."""
+        return self.snapshot().served.get(worker)
+
+    def failed_requests(self) -> int:
+        """Return the number of model calls that ended with an error."""
+        (count,) = self._row(
+            "SELECT countIf(error IS NOT NULL) FROM steps FINAL WHERE model = {model:String}"
+            " AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
+        )
+        return int(count)
+
+    def prefix_kept(self) -> tuple[float, int]:
+        """Return the share of later steps whose prompt begins with the step before, token by token, and their number.
+
+        Without later steps the share is 1.
+        """
+        kept, later = self._row(
+            "SELECT countIf(later.shared_tokens ="
+            " before.shared_tokens + before.prompt_tokens + before.response_tokens), count()"
+            " FROM (SELECT * FROM steps FINAL WHERE model = {model:String}"
+            " AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})) AS later"
+            " INNER JOIN (SELECT * FROM steps FINAL WHERE model = {model:String}) AS before"
+            " ON before.trajectory_id = later.trajectory_id AND before.step_index = later.step_index - 1"
+        )
+        return (int(kept) / int(later) if later else 1.0), int(later)
 
     def close(self) -> None:
         """Close the connection."""

@@ -5,7 +5,6 @@ Its chat template writes and reads tool calls in the Hermes form, which the mode
 """
 
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -62,6 +61,8 @@ def convert(source: Path, folder: Path, template: str) -> None:
         logging,
     )
 
+    from stepstream.learner.model.checkpoint import write_index
+
     logging.disable_progress_bar()
     read: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True}
     stored = AutoModelForCausalLM.from_pretrained(source.parent, **read)
@@ -88,7 +89,7 @@ def convert(source: Path, folder: Path, template: str) -> None:
         bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
     )
     model.save_pretrained(folder)
-    _write_index(folder)
+    write_index(folder)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, **read)
     # The file names the tokenizer's family but does not contain that it splits digits.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -97,17 +98,6 @@ def convert(source: Path, folder: Path, template: str) -> None:
     tokenizer.chat_template = template
     tokenizer.model_max_length = MAX_LENGTH
     tokenizer.save_pretrained(folder)
-
-
-def _write_index(folder: Path) -> None:
-    """List the tensors of `model.safetensors`: loaders that find an index read the files it names and no others."""
-    from safetensors import safe_open
-
-    with safe_open(folder / "model.safetensors", "pt") as tensors:
-        names = sorted(tensors.keys())
-    size = (folder / "model.safetensors").stat().st_size
-    index = {"metadata": {"total_size": size}, "weight_map": dict.fromkeys(names, "model.safetensors")}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _weights() -> Path:

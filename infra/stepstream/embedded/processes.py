@@ -62,6 +62,7 @@ def stack_parts(settings: Settings) -> list[Part]:
     metrics = _Metrics(settings)
     registry, store = settings.registry, settings.store
     log, model = ("topics",), ("topics", "base-model")
+    first_canary = settings.stack.workers - settings.stack.canary_workers
     workers = [
         _http(
             f"worker-{i}",
@@ -72,6 +73,7 @@ def stack_parts(settings: Settings) -> list[Part]:
             environment={
                 variable("inference", "port"): str(settings.inference.port + i),
                 variable("inference", "worker_id"): f"worker-{i}",
+                **({variable("inference", "tracks"): "canary"} if i >= first_canary else {}),
             },
         )
         for i, url in enumerate(worker_addresses(settings))

@@ -1,0 +1,75 @@
+"""Test how the demo runs an agent's script, with scripts that answer without a model."""
+
+from pathlib import Path
+
+import pytest
+from waiting import wait_until
+
+from stepstream.config import Settings
+from stepstream.demo.agent_script import AgentScript
+from stepstream.demo.run_stats import Rate
+from stepstream.embedded.errors import StackError
+
+EVALUATES = """
+import json, sys
+assert "--split=eval" in sys.argv and "--temperature=0" in sys.argv and "--tasks=7" in sys.argv
+assert "--url=http://127.0.0.1:8080" in sys.argv
+print("a line of the agent's own")
+print(json.dumps({"attempts": 7, "succeeded": 3}))
+"""
+
+
+def agent(folder: Path, source: str) -> AgentScript:
+    script = folder / "agent.py"
+    script.write_text(source)
+    (folder / "logs").mkdir()
+    settings = Settings()
+    return AgentScript(
+        settings.model_copy(
+            update={
+                "paths": settings.paths.model_copy(update={"data": folder}),
+                "demo": settings.demo.model_copy(update={"agent": script}),
+            }
+        )
+    )
+
+
+def test_an_evaluation_reads_the_last_line(tmp_path: Path) -> None:
+    assert agent(tmp_path, EVALUATES).evaluate(7) == Rate(3, 7)
+
+
+def test_a_failed_evaluation_names_its_last_error(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="status 1: RuntimeError: no gateway"):
+        agent(tmp_path, "raise RuntimeError('no gateway')").evaluate(7)
+
+
+def test_a_background_run_stops(tmp_path: Path) -> None:
+    script = agent(tmp_path, "import time\nwhile True: time.sleep(0.1)")
+    script.start()
+    script.check()
+    script.stop()
+    script.check()
+
+
+def test_a_background_run_that_ends_is_an_error(tmp_path: Path) -> None:
+    script = agent(tmp_path, "raise SystemExit(3)")
+    script.start()
+
+    def has_failed() -> bool:
+        try:
+            script.check()
+        except StackError:
+            return True
+        return False
+
+    wait_until(has_failed, "the end of the script")
+    with pytest.raises(StackError, match="status 3"):
+        script.check()
+    script.stop()
+
+
+def test_a_missing_script_names_its_setting() -> None:
+    settings = Settings()
+    demo = settings.demo.model_copy(update={"agent": Path("missing.py")})
+    with pytest.raises(StackError, match="STEPSTREAM_DEMO_AGENT"):
+        AgentScript(settings.model_copy(update={"demo": demo}))
