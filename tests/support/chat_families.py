@@ -46,7 +46,7 @@ class Family:
     has_tools: bool = True
 
     def build(self, folder: Path) -> Path:
-        """Save tokenizer, template and configuration to `folder`."""
+        """Save tokenizer and template to `folder`; keep the rest of a config.json that is there."""
         folder.mkdir(parents=True, exist_ok=True)
         inner = _sentencepiece(self._tokens) if self.sentencepiece else _byte_level(self._tokens)
         inner.save(str(folder / "tokenizer.json"))
@@ -54,7 +54,9 @@ class Family:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         (folder / "chat_template.jinja").write_text((TEMPLATES / f"{self.name}.jinja").read_text())
         end = inner.token_to_id(self.special["eos_token"])
-        (folder / "config.json").write_text(json.dumps({"eos_token_id": end}))
+        model = folder / "config.json"
+        known = json.loads(model.read_bytes()) if model.exists() else {}
+        model.write_text(json.dumps(known | {"eos_token_id": end}))
         return folder
 
     @property
@@ -79,7 +81,7 @@ FAMILIES = {
         Family(
             "llama3",
             {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
-            ("<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|end_of_text|>"),
+            ("<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|end_of_text|>", "<|python_tag|>"),
             '{"name": "weather", "parameters": {"city": %s}}',
         ),
         Family(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from stepstream.cli import model_rollouts
+from stepstream.cli import model_check, model_rollouts
 from stepstream.config import Settings, load
 
 
@@ -20,6 +20,7 @@ def models() -> None:
 
 for _command in model_rollouts.COMMANDS:
     models.add_command(_command)
+models.add_command(model_check.check)
 
 
 @models.command("publish")

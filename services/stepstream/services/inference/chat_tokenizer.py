@@ -36,6 +36,12 @@ class ChatTokenizer:
                 f"{folder}: tokenizer cannot be read: {type(error).__name__} {error}"
             ) from error
 
+    @property
+    def size(self) -> int:
+        """Number of tokens, special ones included."""
+        size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        return size
+
     def prompt_ids(
         self,
         messages: Sequence[Message],
