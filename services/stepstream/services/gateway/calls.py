@@ -123,7 +123,7 @@ class CallHandler:
         ]
         try:
             reply = await plan.target.send("POST", plan.path, plan.body, headers, plan.route)
-            self._note_route(plan)
+            self._note_route(plan, reply.status)
         except GatewayError as error:
             canceller.stop()
             try:
@@ -143,7 +143,7 @@ class CallHandler:
         await self._recorder.record(plan, answer, Timing(_ms_since(started)))
         await respond(send, reply.status, body, (reply.headers or [JSON]) + step_headers)
 
-    def _note_route(self, plan: CallPlan) -> None:
+    def _note_route(self, plan: CallPlan, status: int) -> None:
         """Remember the worker and the track of a call, once they are known."""
         route, trajectory = plan.route, plan.call.position.trajectory
         if route.served_name:
@@ -151,7 +151,8 @@ class CallHandler:
         if route.preferred:
             trajectory.worker, trajectory.track = route.preferred, route.track
             plan.call.track = route.track
-            self._metrics.track_calls.labels(route.model, route.track).inc()
+            if status < 400:  # a model's name that no worker knows must not become a label
+                self._metrics.count_track(route.model, route.track)
 
     async def _relay(
         self,

@@ -68,6 +68,9 @@ class Metrics:
             ["model", "result", "reason"],
             registry=self.registry,
         )
+        # `labels` costs more than all else of a count.
+        self._prefixes_by_label: dict[tuple[str, str, str], Counter] = {}
+        self._calls_by_track: dict[tuple[str, str], Counter] = {}
         self.workers = Gauge(
             "stepstream_gateway_workers",
             "Inference workers by model and state: that of their status, `paused` after a failed call, or `static`.",
@@ -94,7 +97,18 @@ class Metrics:
 
     def count_prefix(self, model: str, result: str, reason: str) -> None:
         """Count a call whose trajectory has recorded tokens."""
-        self.prefixes.labels(model, result, reason[:_LONGEST_REASON]).inc()
+        key = model, result, reason
+        counter = self._prefixes_by_label.get(key)
+        if counter is None:
+            counter = self._prefixes_by_label[key] = self.prefixes.labels(model, result, reason[:_LONGEST_REASON])
+        counter.inc()
+
+    def count_track(self, model: str, track: str) -> None:
+        """Count a call that a worker answered."""
+        counter = self._calls_by_track.get((model, track))
+        if counter is None:
+            counter = self._calls_by_track[model, track] = self.track_calls.labels(model, track)
+        counter.inc()
 
     def count_call(self, error: str | None) -> None:
         """Count a recorded call by the error of its step."""

@@ -111,11 +111,13 @@ class Recorder:
     def _count_prefix(self, plan: CallPlan, answer: Answer, shared_tokens: int) -> None:
         """Count whether the prompt begins with the recorded tokens, by the tokens themselves."""
         prefix = plan.prefix
+        if answer.error is not None:
+            return
         if prefix.history_changed:
             self._metrics.count_prefix(plan.route.model, "none", "history_changed")
-        if not prefix.tokens or answer.error is not None:
+        elif not prefix.tokens:
             return
-        if shared_tokens >= prefix.tokens:
+        elif shared_tokens >= prefix.tokens:
             way = answer.prefix if answer.prefix in CONTINUED else "rendered"
             self._metrics.count_prefix(plan.route.model, way, "")
         else:

@@ -20,6 +20,8 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 OVERLOAD_SLACK = 8
 """Calls beyond the factor of the mean that a worker may have before trajectories leave it: small loads vary much."""
+_FULL = 1e9
+"""Added to the rank of a full worker, so that it comes after all others."""
 _NAMED_MODELS = 20
 """Models that an error message lists."""
 
@@ -91,6 +93,8 @@ class Worker(Upstream):
     """Requests in flight that are not this gateway's, by its newest status."""
     weight: int = 1
     """Relative capacity among the workers of its model."""
+    limit: int = 0
+    """Load at which it is full."""
 
     @property
     def load(self) -> int:
@@ -123,7 +127,7 @@ class WorkerPool:
             max_queue: requests that may wait at a worker, beyond its capacity.
             overload: load relative to the mean above which trajectories leave a worker.
         """
-        self._static = [Worker(url.rstrip("/")) for url in urls]
+        self._static = [Worker(url.rstrip("/"), limit=max_queue) for url in urls]
         self._by_url = {worker.url: worker for worker in self._static}
         self._ready: dict[str, list[Worker]] | None = None
         """Workers that serve a version, by model; None: nothing has announced itself."""
@@ -150,6 +154,7 @@ class WorkerPool:
         for announced in workers:
             worker = self._by_url.setdefault(announced.url, Worker(announced.url))
             worker.announced = announced
+            worker.limit = announced.capacity + self._max_queue
             present.add(announced.url)
             ready = self._ready.setdefault(announced.model, [])
             if announced.ready:
@@ -157,6 +162,7 @@ class WorkerPool:
         for url, worker in list(self._by_url.items()):
             if url not in present:
                 worker.announced = None
+                worker.limit = self._max_queue
                 # Calls in flight still count their worker's load if it returns.
                 if not worker.in_flight and worker not in self._static:
                     del self._by_url[url]
@@ -189,11 +195,11 @@ class WorkerPool:
             raise UnknownModel(f"no inference worker serves the model '{model}'; {self._models()}")
         workers = self.candidates(model)
         for worker in workers:
-            if worker.load < self._limit(worker) and worker.paused_until <= now:
+            if worker.load < worker.limit and worker.paused_until <= now:
                 return
         taking = [worker for worker in workers if worker.paused_until <= now]
         if taking:
-            load, limit = sum(worker.load for worker in taking), sum(map(self._limit, taking))
+            load, limit = sum(worker.load for worker in taking), sum(worker.limit for worker in taking)
             raise Overloaded(
                 f"all {len(taking)} workers of the model '{model}' are full: {load} requests of at most {limit} are in "
                 "flight; retry later, add workers, or raise gateway.max_queue_per_worker"
@@ -202,21 +208,21 @@ class WorkerPool:
     def choose(self, now: float, route: Route) -> Worker | None:
         """Return the worker for a call; None: all that serve its model and track are paused or absent."""
         best: Worker | None = None
-        best_rank: tuple[bool, float, int] = (True, 0.0, 0)
+        best_rank = 0.0
         preferred: Worker | None = None
-        load = weight = 0
-        for worker in self.candidates(route.model):
+        total = weight = 0
+        for worker in self.candidates(route.model):  # each line counts: this runs for every worker at every call
             if worker.paused_until > now or not worker.serves(route.track):
                 continue
-            load += worker.load
+            load = worker.in_flight + worker.elsewhere
+            total += load
             weight += worker.weight
             if worker.url == route.preferred:
                 preferred = worker
-            tie = crc32(worker.url.encode(), crc32(route.key.encode())) if route.key else worker.chosen
-            rank = (worker.load >= self._limit(worker), worker.load / worker.weight, tie)
-            if best is None or rank < best_rank:
+            rank = load / worker.weight + (_FULL if load >= worker.limit else 0.0)
+            if best is None or rank < best_rank or (rank == best_rank and _is_before(worker, best, route.key)):
                 best, best_rank = worker, rank
-        if preferred is not None and not self.overloaded(preferred, load, weight):
+        if preferred is not None and preferred is not best and not self.overloaded(preferred, total, weight):
             best = preferred
         if best is not None:
             best.chosen += 1
@@ -231,7 +237,7 @@ class WorkerPool:
             weight: sum of their weights.
         """
         bound = self._overload * (load + 1) * worker.weight / weight + OVERLOAD_SLACK
-        return worker.load + 1 > bound or worker.load >= self._limit(worker)
+        return worker.load + 1 > bound or worker.load >= worker.limit
 
     def has_track(self, model: str, track: Track) -> bool:
         """Return True if a worker serves the model on the track."""
@@ -251,13 +257,18 @@ class WorkerPool:
             return f"none is alive; {self._models()}"
         return "; ".join(f"{worker.url}: {_fault(worker, route.track)}" for worker in workers)
 
-    def _limit(self, worker: Worker) -> int:
-        return worker.capacity + self._max_queue
-
     def _models(self) -> str:
         served = sorted(model for model, workers in (self._ready or {}).items() if workers)
         more = f" and {len(served) - _NAMED_MODELS} more" if len(served) > _NAMED_MODELS else ""
         return f"served models: {', '.join(served[:_NAMED_MODELS]) or 'none'}{more}"
+
+
+def _is_before(worker: Worker, other: Worker, key: str) -> bool:
+    """Decide between equal loads: for a trajectory by a hash, the same at every gateway; else in turn."""
+    if not key:
+        return worker.chosen < other.chosen
+    seed = crc32(key.encode())
+    return crc32(worker.url.encode(), seed) < crc32(other.url.encode(), seed)
 
 
 def _fault(worker: Worker, track: Track) -> str:
