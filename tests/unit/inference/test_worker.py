@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from stepstream.services.inference.engine import CheckpointRefusedError, Engine, SamplingParams
 from stepstream.services.inference.torch_engine import TorchEngine
-from stepstream.services.inference.worker import Slot, Worker, served_versions
+from stepstream.services.inference.worker import Slot, Worker
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file, new_served_version
 
 PROMPT = [3, 4, 5]
@@ -57,7 +57,7 @@ async def served_version(slot: Slot) -> int:
 
 async def test_each_track_has_its_version(worker: Worker, folders: dict[int, Path]) -> None:
     await worker.load(checkpoint(1), folders[1])
-    assert served_versions(worker) == [new_served_version(track="stable", version=1, served_name="m")]
+    assert worker.served_versions() == [new_served_version(track="stable", version=1, served_name="m")]
     assert await served_version(worker.slot("canary")) == 1
 
     await worker.load(checkpoint(2), folders[2], "canary")

@@ -73,7 +73,8 @@ def _served(inference: InferenceSettings) -> tuple[Worker, App]:
         from stepstream.services.inference.vllm_engine import VllmEngine
 
         engine = VllmEngine(inference)
-        worker = Worker(inference.model, engine, inference.max_model_len, tracks=inference.tracks)
+        kept = inference.max_adapters if inference.lora_rank else 0
+        worker = Worker(inference.model, engine, inference.max_model_len, tracks=inference.tracks, max_adapters=kept)
         return worker, App(worker, NoTools(), ChatForwarder(engine))
     from stepstream.services.inference.torch_engine import TorchEngine
 

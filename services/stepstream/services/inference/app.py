@@ -128,11 +128,13 @@ class App:
             raise RequestError(503, str(error)) from error
         return 200
 
-    async def _relay(self, _slot: Slot, receive: Receive, send: Send) -> int:
+    async def _relay(self, slot: Slot, receive: Receive, send: Send) -> int:
         assert self._forward is not None
         body = await _body(receive)
-        if self._worker.version is None:
+        if slot.version is None:
             raise RequestError(503, f"waiting for a checkpoint of '{self._worker.model}'")
+        if self._worker.serves_adapters:
+            body = _addressed(body, slot)
         return await self._forward(body, receive, send)
 
     async def _score_prompts(self, slot: Slot, receive: Receive, send: Send) -> int:
@@ -268,6 +270,17 @@ class StreamedReply:
         if not self._holding or chunk.finish_reason is not None:
             delta["content"], self._held_back = self._held_back, ""
         return None
+
+
+def _addressed(body: bytes, slot: Slot) -> bytes:
+    """Return a request for the slot's version: its field `model` may name the model or a version of it."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body  # the server refuses it
+    name = fields.get("model") if isinstance(fields, dict) else None
+    is_of_model = isinstance(name, str) and slot.model in (name, name.rpartition("@")[0])
+    return orjson.dumps(fields | {"model": slot.served_name}) if is_of_model else body
 
 
 def _track(scope: Scope) -> Track:

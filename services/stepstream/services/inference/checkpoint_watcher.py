@@ -12,7 +12,7 @@ from stepstream.config import Settings
 from stepstream.services.inference import metrics
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.services.inference.serving_plan import Refusals, versions_to_try
-from stepstream.services.inference.worker import Worker, served_versions, verified_folder
+from stepstream.services.inference.worker import Worker, verified_folder
 from stepstream.topics.catalogue import CHECKPOINTS, WORKER_STATUS
 from stepstream.topics.codec import Codec
 from stepstream.topics.events import Track, WorkerState, new_worker_status
@@ -164,7 +164,7 @@ class CheckpointWatcher:
             state=state,
             reason="; ".join(self._problems.values()) or None,
             requests_in_flight=self._worker.in_flight,
-            tracks=served_versions(self._worker),
+            tracks=self._worker.served_versions(),
             capacity=inference.max_batch,
         )
         self._producer.send(WORKER_STATUS, inference.worker_id, record)

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Slot:
-    """One engine and the tokenizer of its weights."""
+    """One track's weights: those of an engine, or adapters beside them."""
 
     def __init__(self, model: str, engine: Engine) -> None:
         self.model = model
@@ -26,6 +26,7 @@ class Slot:
         self.tokenizer: ChatTokenizer | None = None
         self.in_flight = 0
         """Requests that use the engine now."""
+        self._adapter: int | None = None
         self._tokenizer_files: frozenset[tuple[str, str]] = frozenset()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -33,7 +34,14 @@ class Slot:
     @property
     def version(self) -> int | None:
         """Version that answers the next request; None before the first checkpoint."""
-        return self.engine.version if self.tokenizer is not None else None
+        if self.tokenizer is None:
+            return None
+        return self.engine.version if self._adapter is None else self._adapter
+
+    @property
+    def served_name(self) -> str:
+        """Name that selects its version in a request to the engine."""
+        return self.model if self._adapter is None else self.engine.served_name(self._adapter) or self.model
 
     async def load(self, checkpoint: Checkpoint, folder: Path) -> None:
         """Serve a verified checkpoint from the next token on.
@@ -49,10 +57,25 @@ class Slot:
         if tokenizer is None or files != self._tokenizer_files:
             tokenizer = ChatTokenizer(folder)
         await self.engine.load(folder, checkpoint["version"])
-        self.tokenizer, self._tokenizer_files = tokenizer, files
-        seconds = time.perf_counter() - started
-        metrics.SWAP_SECONDS.observe(seconds)
-        _log.info("serving %s@%d (swapped in %.3f s)", self.model, checkpoint["version"], seconds)
+        self.tokenizer, self._tokenizer_files, self._adapter = tokenizer, files, None
+        self._log_swap(checkpoint, started)
+
+    async def load_adapter(self, checkpoint: Checkpoint, base: Path, adapter: Path) -> None:
+        """Serve verified adapters from the next request on; load their base first if the engine holds another.
+
+        Raises:
+            CheckpointRefusedError: the engine or the tokenizer cannot load them.
+        """
+        started = time.perf_counter()
+        base_version = checkpoint["base_version"]
+        assert base_version is not None, "adapters name their base"
+        tokenizer = ChatTokenizer(base) if self.tokenizer is None else self.tokenizer
+        if self.engine.version != base_version:
+            tokenizer = ChatTokenizer(base)
+            await self.engine.load(base, base_version)
+        await self.engine.load_adapter(adapter, checkpoint["version"])
+        self.tokenizer, self._tokenizer_files, self._adapter = tokenizer, frozenset(), checkpoint["version"]
+        self._log_swap(checkpoint, started)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -73,13 +96,18 @@ class Slot:
         finally:
             await self.engine.close()
 
+    def _log_swap(self, checkpoint: Checkpoint, started: float) -> None:
+        seconds = time.perf_counter() - started
+        metrics.SWAP_SECONDS.observe(seconds)
+        _log.info("serving %s@%d (swapped in %.3f s)", self.model, checkpoint["version"], seconds)
+
 
 class Worker:
     """The slots of one model; use it on one event loop.
 
-    The first slot always exists. With the tracks `stable` and `canary` and a way to make a second engine, a second
-    slot exists while there is a canary, so that each track has its own weights. Else the first slot serves each
-    request on any track.
+    The first slot always exists. With the tracks `stable` and `canary`, a second slot exists while there is a canary,
+    if there is a way to make a second engine, or if the engine serves adapters and both versions are adapters of one
+    base. Else the first slot serves each request on any track.
     """
 
     def __init__(
@@ -90,6 +118,7 @@ class Worker:
         *,
         tracks: Sequence[Track] = ("stable",),
         new_engine: Callable[[], Engine] | None = None,
+        max_adapters: int = 0,
     ) -> None:
         """Serve `model` with `engine`; see the class.
 
@@ -99,6 +128,7 @@ class Worker:
             max_length: limit of prompt and response tokens together.
             tracks: tracks to serve; the first slot serves the first one.
             new_engine: makes the engine of a canary; None: this worker holds one set of weights.
+            max_adapters: adapters that the engine keeps beside its weights; 0: it serves none.
         """
         self.model = model
         self.max_length = max_length
@@ -109,14 +139,22 @@ class Worker:
         """Set to the error of the first engine that fails for good."""
         self._first = Slot(model, engine)
         self._canary: Slot | None = None
-        self._new_engine = new_engine if self.track == "stable" and "canary" in tracks else None
+        self._has_both = self.track == "stable" and "canary" in tracks
+        self._new_engine = new_engine if self._has_both else None
+        self._max_adapters = max_adapters
+        self._adapters: list[int] = []
         self._retiring: set[asyncio.Task[None]] = set()
         engine.failed.add_done_callback(self._break_down)
 
     @property
     def holds_both_tracks(self) -> bool:
         """True if a canary gets a slot of its own."""
-        return self._new_engine is not None
+        return self._new_engine is not None or (self._has_both and self.serves_adapters)
+
+    @property
+    def serves_adapters(self) -> bool:
+        """True if the engine serves adapters beside its weights; else adapters are merged into weights."""
+        return self._max_adapters > 0
 
     @property
     def version(self) -> int | None:
@@ -135,10 +173,18 @@ class Worker:
     @property
     def tracks(self) -> dict[Track, int]:
         """Served versions by track."""
-        slots: dict[Track, Slot | None] = {self.track: self._first}
+        return {served["track"]: served["version"] for served in self.served_versions()}
+
+    def served_versions(self) -> list[ServedVersion]:
+        """Return the served versions by track, as the worker's status has them."""
+        slots: dict[Track, Slot] = {self.track: self._first}
         if self._canary is not None:
             slots["canary"] = self._canary
-        return {track: slot.version for track, slot in slots.items() if slot is not None and slot.version is not None}
+        return [
+            new_served_version(track=track, version=slot.version, served_name=slot.served_name)
+            for track, slot in slots.items()
+            if slot.version is not None
+        ]
 
     def version_on(self, track: Track) -> int | None:
         """Return the version of the track's own slot; None: it has none, or no version."""
@@ -158,6 +204,8 @@ class Worker:
             CheckpointRefusedError: the engine or the tokenizer cannot load it; what was served goes on.
         """
         if track is None or track == self.track:
+            if self._canary is not None and self._canary.engine is self._first.engine:
+                await self.end_canary()  # its adapters do not fit the new weights
             await self._first.load(checkpoint, folder)
             metrics.VERSION.set(checkpoint["version"])
         elif self._canary is not None:
@@ -171,14 +219,45 @@ class Worker:
                 raise
             slot.engine.failed.add_done_callback(self._break_down)
             self._canary = slot
+        else:
+            raise CheckpointRefusedError(
+                f"{self.model}@{checkpoint['version']}: this worker holds one set of weights and serves "
+                f"{self.track} with it; run a worker with inference.tracks=canary"
+            )
+
+    async def load_adapter(self, checkpoint: Checkpoint, base: Path, adapter: Path, track: Track) -> None:
+        """Serve verified adapters on a track from the next request on; running ones end on their version.
+
+        Raises:
+            CheckpointRefusedError: the engine cannot load them; what was served goes on.
+        """
+        engine, shared = self._first.engine, self._canary
+        has_base = engine.version == checkpoint["base_version"]
+        if track == self.track:
+            if shared is not None and not has_base:
+                await self.end_canary()
+            await self._first.load_adapter(checkpoint, base, adapter)
+            metrics.VERSION.set(checkpoint["version"])
+        else:
+            if not has_base:
+                raise CheckpointRefusedError(
+                    f"{self.model}@{checkpoint['version']}: its base is version {checkpoint['base_version']}, this "
+                    f"worker's is {engine.version}; run a worker with inference.tracks=canary"
+                )
+            slot = Slot(self.model, engine) if shared is None else shared
+            await slot.load_adapter(checkpoint, base, adapter)
+            self._canary = slot
+        self._adapters = [version for version in self._adapters if version != checkpoint["version"]]
+        self._adapters.append(checkpoint["version"])
+        await self._unload_oldest()
 
     async def end_canary(self) -> None:
         """Answer later requests of the canary from the first slot; those in flight finish where they are."""
-        if self._canary is not None:
+        if self._canary is not None and self._canary.engine is not self._first.engine:
             task = asyncio.create_task(self._canary.retire())
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
-            self._canary = None
+        self._canary = None
 
     async def close(self) -> None:
         """Close all engines; running requests fail."""
@@ -186,20 +265,20 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         await self._first.engine.close()
-        if self._canary is not None:
+        if self._canary is not None and self._canary.engine is not self._first.engine:
             await self._canary.engine.close()
+
+    async def _unload_oldest(self) -> None:
+        """Unload the adapters that no track has, the oldest first, beyond what the engine keeps."""
+        held = set(self.tracks.values())
+        for version in list(self._adapters):
+            if len(self._adapters) > self._max_adapters and version not in held:
+                await self._first.engine.unload_adapter(version)
+                self._adapters.remove(version)
 
     def _break_down(self, failed: asyncio.Future[EngineError]) -> None:
         if not self.failed.done():
             self.failed.set_result(failed.result())
-
-
-def served_versions(worker: Worker) -> list[ServedVersion]:
-    """Return a worker's tracks as its status has them."""
-    return [
-        new_served_version(track=track, version=version, served_name=worker.model)
-        for track, version in worker.tracks.items()
-    ]
 
 
 def verified_folder(checkpoint: Checkpoint, cache_folder: Path) -> Path:
