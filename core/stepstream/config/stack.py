@@ -143,6 +143,11 @@ class InferenceSettings(Section):
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: Port = setting(8000, "Port to listen on.")
+    url: HttpAddress | None = setting(
+        None,
+        "Base address at which gateways reach the worker; default: host and port that it listens on. Set it if it "
+        "listens on all interfaces and a gateway runs on another machine.",
+    )
     worker_id: str = setting("worker-0", "Name on the topic `worker-status`.")
     engine: Literal["torch", "vllm"] = setting("torch", "Engine that generates.")
     model: str = setting("demo", "Model to serve, by its name on the topic `checkpoints`.")

@@ -48,7 +48,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
     )
-    watcher = CheckpointWatcher(settings, f"http://{host}:{port}", worker, asyncio.get_running_loop())
+    url = inference.url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    watcher = CheckpointWatcher(settings, url, worker, asyncio.get_running_loop())
 
     def end(_: object) -> None:
         server.should_exit = True  # without its watcher a worker would serve old weights forever
