@@ -9,9 +9,10 @@ TEST_PROCESSES ?= 3
 # at every start. The tests skip this: they import few of the packages, and Python writes that bytecode itself.
 BYTECODE := --compile-bytecode
 test tests test-quick test-python test-proxy lint prose types: BYTECODE :=
-# Key of the disk, memory and minutes that `make test` and `make demo` print before they install anything.
+# Key of the disk, memory and minutes that `make test`, `make demo` and `make demo-model` print before they install anything.
 test tests: NEEDS := test
 demo: NEEDS := demo
+demo-model: NEEDS := demo-model
 # The lock files are complete, so uv resolves nothing.
 UV = $(BIN)/uv pip install --quiet --no-deps $(BYTECODE)
 export OMP_NUM_THREADS ?= 1

@@ -1,6 +1,6 @@
 """Print the disk, memory and minutes that `make test` or `make demo` needs, and warn if this machine has less.
 
-    python tools/check_machine.py test|demo
+    python tools/check_machine.py test|demo|demo-model
 
 It runs before anything is installed, so it needs nothing but Python. A warning stops nothing.
 """
@@ -35,6 +35,7 @@ class Needs(NamedTuple):
 
 COMMANDS = {
     "demo": Needs(".venv/.demo", 6.5, 3, 1, 3, "2 to 3"),
+    "demo-model": Needs(".venv/.demo-model", 9, 4, 12, 10, "up to 10"),
     "test": Needs(".venv/.dev", 9, 4, 3, 8, "13 to 25"),
 }
 

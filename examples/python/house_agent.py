@@ -45,12 +45,12 @@ async def attempt(client, args, **names):
         messages += fulfilled(text, *expected)
     while len(rewards) < 2 and all(reward == 1 for reward in rewards):
         text, expected = request(draw, draw.choice(list(TOOLS)))
+        names["step"] = str(len(rewards))
         reply = await client.chat.completions.create(
             model=args.model, messages=[*messages, {"role": "user", "content": text}], tools=SCHEMAS, max_tokens=40,
             temperature=args.temperature, stop=["</tool_call>"],
             extra_headers={f"x-stepstream-{name}": value for name, value in names.items()})  # fmt: skip
-        calls = [call.function for call in reply.choices[0].message.tool_calls or []]
-        calls = [[call.name, json.loads(call.arguments)] for call in calls]
+        calls = [[c.function.name, json.loads(c.function.arguments)] for c in reply.choices[0].message.tool_calls or []]
         is_right_tool = [tool for tool, _ in calls] == expected[:1]
         rewards.append(1.0 if calls == [expected] else 0.5 if is_right_tool else 0.25 if calls else 0.0)
         messages += fulfilled(text, *calls[0]) if calls else []
@@ -73,7 +73,7 @@ async def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    defaults = {"model": "house", "split": "train", "tasks": 0, "attempts": 8, "concurrency": 64, "temperature": 1.0}
+    defaults = {"model": "house", "split": "train", "tasks": 0, "attempts": 8, "concurrency": 64, "temperature": 0.7}
     for option, default in ({"url": "http://127.0.0.1:8080"} | defaults).items():
         parser.add_argument(f"--{option}", default=default, type=type(default))
     asyncio.run(main(parser.parse_args()))
