@@ -164,7 +164,7 @@ class LearnerRun:
         patch.setattr(learner, "Reader", lambda _k, _c, _l, start: _Reader(self.read[start.get(0, 0) :], stop))
         with closing(reporter.BackgroundSender(self.settings.kafka, None, stop)) as sender:  # type: ignore[arg-type]
             producer: Any = Producer(self.log)
-            learner._Lineage(self.settings, None, producer, sender, self.versions(), stop).train()  # type: ignore[arg-type]
+            learner._Lineage(self.settings, None, producer, producer, sender, self.versions(), stop).train()  # type: ignore[arg-type]
 
 
 class _Ends:

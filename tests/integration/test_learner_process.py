@@ -183,3 +183,31 @@ def test_a_log_without_the_trained_records_stops_the_learner(lab: LearnerLab) ->
     wait_until(lambda: lab.learner.status is not None)
     assert lab.learner.status == 1
     assert "partition 0 offset 1000000000, which this cluster does not have" in lab.learner.log_text.splitlines()[-1]
+
+
+def test_the_older_of_two_learners_is_fenced_and_publishes_nothing(lab: LearnerLab, tmp_path: Path) -> None:
+    publish_root(lab.settings, lab.base, lab.model)
+    lab.produce(*(f"g{n}" for n in range(PER_VERSION)))
+    lab.learner.start()
+    lab.wait_for(1)
+    first = lab.versions().get(lab.model, 1)
+    newer = lab.second_learner(tmp_path / "second.log")
+    newer.start()
+    wait_until(lambda: f"training {lab.model}@1" in newer.log_text)
+    # Both read the same labels; only the newer one's version takes effect.
+    lab.produce(*(f"h{n}" for n in range(PER_VERSION)), versions=(1, 1))
+    wait_until(lambda: lab.learner.status is not None)
+    assert lab.learner.status == 1
+    assert f"another learner of '{lab.model}' started and took over" in lab.learner.log_text.splitlines()[-1]
+    wait_until(lambda: lab.newest() == 2)
+    assert newer.status is None
+    lab.produce(*(f"i{n}" for n in range(PER_VERSION)), versions=(2, 2))
+    wait_until(lambda: lab.newest() == 3)
+    assert newer.stop() == 0
+    versions = [record for record in lab.records("checkpoints").values() if record["model"] == lab.model]
+    assert [(record["version"], record["parent_version"]) for record in versions] == [(0, None), (1, 0), (2, 1), (3, 2)]
+    assert lab.versions().get(lab.model, 1) == first
+    trained = lab.trained(3)
+    assert len(trained) == len(set(trained)) == 3 * PER_VERSION * SIZE
+    for version in range(1, 4):
+        assert lab.cli(rebuild, f"{lab.model}@{version}").exit_code == 0

@@ -56,6 +56,12 @@ class LearnerLab:
     def close(self) -> None:
         self._codec.close()
 
+    def second_learner(self, log: Path) -> ServiceProcess:
+        """Return another learner of the same model, which is not started yet."""
+        port = free_block(1)
+        settings = with_settings(self.settings, metrics={"host": "127.0.0.1", "port": port})
+        return ServiceProcess("stepstream.learner", settings, HttpReady(f"http://127.0.0.1:{port}/metrics"), log)
+
     def produce(self, *groups: str, size: int = SIZE, **fields: Any) -> None:
         for group in groups:
             for record in group_of(group, size, model=self.model, **fields):

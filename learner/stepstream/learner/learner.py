@@ -27,7 +27,7 @@ from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, rea
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, verify
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
-from stepstream.learner.publish import flush_producer, publish_version, send
+from stepstream.learner.publish import flush_producer, owner_of, publish_version, send
 from stepstream.learner.reporter import BackgroundSender, Reporter
 from stepstream.learner.training.rank_zero import trainer_for
 from stepstream.topics.catalogue import DEAD_LETTERS, LABELED_TRAJECTORIES
@@ -35,6 +35,7 @@ from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, UpdateInput, new_update_input
+from stepstream.topics.exclusive_producer import Fenced
 from stepstream.topics.producer import EventProducer
 
 log = logging.getLogger(__name__)
@@ -54,14 +55,21 @@ def main(settings: Settings, stop: Stop) -> None:
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     codec = sealing_codec(settings)
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
+    owner = owner_of(settings, codec, settings.learner.model, stop)
     sender = BackgroundSender(settings.kafka, codec, stop)
     try:
+        owner.take_over()
         while not stop:
             versions = _wait_for_version(settings, codec, stop)
             if versions is not None:
-                _Lineage(settings, codec, producer, sender, versions, stop).train()
+                _Lineage(settings, codec, producer, owner, sender, versions, stop).train()
     except (CheckpointFault, CannotTrain, UnknownVersion) as error:
         raise Fatal(str(error)) from error
+    except Fenced as error:
+        raise Fatal(
+            f"another learner of '{settings.learner.model}' started and took over ({error}): this one ends and "
+            "publishes nothing more; run only one learner per model"
+        ) from None
     except KafkaException as error:
         if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise Fatal(f"a topic is missing ({error.args[0].str()}): run `stepstream topics apply`") from error
@@ -94,11 +102,13 @@ class _Lineage:
         settings: Settings,
         codec: Codec,
         producer: EventProducer,
+        owner: EventProducer,
         sender: BackgroundSender,
         versions: Versions,
         stop: Stop,
     ) -> None:
-        self._settings, self._codec, self._producer, self._stop = settings, codec, producer, stop
+        self._settings, self._codec, self._stop = settings, codec, stop
+        self._producer, self._owner = producer, owner
         self._config = settings.learner
         newest = versions.newest(self._config.model)
         assert newest is not None
@@ -250,7 +260,7 @@ class _Lineage:
             flush_producer(self._producer, self._stop)
             self._base = publish_version(
                 self._settings,
-                self._producer,
+                self._owner,
                 self._trainer,
                 self._base,
                 self._folder,

@@ -36,6 +36,7 @@ from stepstream.topics.events import (
     new_checkpoint,
     new_partition_offset,
 )
+from stepstream.topics.exclusive_producer import ExclusiveProducer
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 from stepstream.versions.layout import weights_sha256
@@ -92,6 +93,7 @@ def publish_version(
     4. Return the event, from which the learner continues.
 
     Raises:
+        Fenced: another learner of the model took over.
         DeliveryFailed: Kafka rejected the event.
         Fatal: a stop was requested before the event was durable.
     """
@@ -106,6 +108,11 @@ def publish_version(
     checkpoint["metrics"] = dict(metrics)
     announce(producer, checkpoint, stop)
     return checkpoint
+
+
+def owner_of(settings: Settings, codec: Codec, model: str, stop: Stop) -> ExclusiveProducer:
+    """Return the producer of a model's versions; `take_over` fences the learner that had the model before."""
+    return ExclusiveProducer(settings.kafka, codec, SOURCE, f"learner/{model}", lambda: bool(stop))
 
 
 def announce(producer: EventProducer, checkpoint: Checkpoint, stop: Stop) -> None:

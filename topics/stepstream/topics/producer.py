@@ -29,8 +29,23 @@ class EventProducer:
     are durable.
     """
 
-    def __init__(self, kafka: KafkaSettings, codec: Codec, source: str, *, linger_ms: float = 5.0) -> None:
-        """Connect lazily. `source` is the `ce_source` of every event, as `gateway/0.1.0`.
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        codec: Codec,
+        source: str,
+        *,
+        linger_ms: float = 5.0,
+        extra_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Connect lazily.
+
+        Args:
+            kafka: connection.
+            codec: encodes the records.
+            source: `ce_source` of every event, as `gateway/0.1.0`.
+            linger_ms: wait for further events before a batch is sent.
+            extra_config: further librdkafka settings.
 
         Raises:
             SettingsError: a setting is invalid; see `reporting_invalid_settings`.
@@ -51,6 +66,7 @@ class EventProducer:
                     "message.timeout.ms": 0,
                     "message.max.bytes": max(topic.max_message_bytes for topic in TOPICS.values()),
                 }
+                | dict(extra_config or {})
             )
 
     def send(
