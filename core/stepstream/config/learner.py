@@ -23,7 +23,20 @@ class LearnerSettings(Section):
         "Values for settings that are not given: `tiny` for toy models on a CPU, `lora` for adapters, `full` for all "
         "weights of a real model; `auto`: `lora` if `lora_rank` is above 0, else `full`. See docs/learner.md.",
     )
-    checkpoints: str = setting("", "Folder for checkpoints; default: `DATA/checkpoints`.")
+    checkpoints: str = setting(
+        "", "Folder or fsspec address (as `s3://bucket/prefix`) for checkpoints; default: `DATA/checkpoints`."
+    )
+    version_format: Literal["full", "lora", "delta"] = setting(
+        "full",
+        "Form of published versions: all weights, only the adapters (with `lora_rank`), or the bytes changed since "
+        "the parent. A form that does not fit a version becomes `full`.",
+    )
+    full_every: int = setting(
+        10, "Versions from one that has all weights to the next in the form `delta`.", unit="versions", ge=1
+    )
+    signing_key: str = setting(
+        "", "File of the private key that signs versions; `stepstream models keygen` creates it. Empty: unsigned."
+    )
     groups_per_update: int = setting(16, "Groups in one update.", unit="groups", ge=1)
     group_size: int = setting(8, "Attempts in one group; 1 only if the rule needs no group.", unit="attempts", ge=1)
     group_wait_s: float = setting(1800.0, "Time after which an incomplete group is dropped.", unit="s", gt=0)

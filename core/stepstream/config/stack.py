@@ -151,6 +151,17 @@ class InferenceSettings(Section):
     worker_id: str = setting("worker-0", "Name on the topic `worker-status`.")
     engine: Literal["torch", "vllm"] = setting("torch", "Engine that generates.")
     model: str = setting("demo", "Model to serve, by its name on the topic `checkpoints`.")
+    trusted_keys: list[str] = setting(
+        [],
+        "Public keys, separated by commas, of the learners whose versions are loaded; empty: any version is. "
+        "`stepstream models keygen` creates one.",
+    )
+    version_cache_bytes: int = setting(
+        50 * 1024**3,
+        "Limit of the folder `DATA/version-cache`, with versions that were downloaded or completed from their base.",
+        unit="bytes",
+        ge=0,
+    )
     tracks: list[Literal["stable", "canary"]] = setting(
         ["stable", "canary"],
         "Tracks to serve, separated by commas. A worker that holds one set of weights, as vLLM with full weights does, "

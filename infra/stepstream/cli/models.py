@@ -5,6 +5,7 @@ import sys
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,6 +45,23 @@ def publish(source: str, model: str | None, from_start: bool, as_json: bool) -> 
         raise click.ClickException(str(error)) from None
     row = _row(checkpoint)
     click.echo(json.dumps(row) if as_json else f"published {row['name']} at {row['uri']}")
+
+
+@models.command("keygen")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def keygen(file: Path, as_json: bool) -> None:
+    """Write a new private key to FILE and print its public key.
+
+    Give FILE to the learner as learner.signing_key and the public key to every worker in inference.trusted_keys.
+    """
+    from stepstream.versions.signing import create_key
+
+    try:
+        public = create_key(file)
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from None
+    click.echo(json.dumps({"private_key": str(file), "public_key": public}) if as_json else public)
 
 
 @models.command("list")

@@ -40,6 +40,7 @@ from stepstream.topics.exclusive_producer import ExclusiveProducer
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 from stepstream.versions.layout import weights_sha256
+from stepstream.versions.signing import BadKey, load_key, sign
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bo
         event_id = new_event_id()
         target = version_folder(settings, model, version, event_id)
         checkpoint = _checkpoint(settings, model, version, event_id, target, write_root(folder, target), start)
+        sign_version(settings, checkpoint)
         announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
     return checkpoint
 
@@ -106,6 +108,7 @@ def publish_version(
     checkpoint["inputs"] = list(inputs)
     checkpoint["updates"] = parent["updates"] + len(inputs)
     checkpoint["metrics"] = dict(metrics)
+    sign_version(settings, checkpoint)
     announce(producer, checkpoint, stop)
     return checkpoint
 
@@ -113,6 +116,20 @@ def publish_version(
 def owner_of(settings: Settings, codec: Codec, model: str, stop: Stop) -> ExclusiveProducer:
     """Return the producer of a model's versions; `take_over` fences the learner that had the model before."""
     return ExclusiveProducer(settings.kafka, codec, SOURCE, f"learner/{model}", lambda: bool(stop))
+
+
+def sign_version(settings: Settings, checkpoint: Checkpoint) -> None:
+    """Sign the version if `learner.signing_key` is set.
+
+    Raises:
+        Fatal: the file has no private key.
+    """
+    if not settings.learner.signing_key:
+        return
+    try:
+        checkpoint["signatures"] = [sign(checkpoint, load_key(Path(settings.learner.signing_key)))]
+    except BadKey as error:
+        raise Fatal(f"learner.signing_key: {error}") from None
 
 
 def announce(producer: EventProducer, checkpoint: Checkpoint, stop: Stop) -> None:
@@ -192,7 +209,7 @@ def configuration_of(config: LearnerSettings) -> str:
     """
     return orjson.dumps(
         {
-            "learner": config.model_dump(mode="json", exclude={"checkpoints"}),
+            "learner": config.model_dump(mode="json", exclude={"checkpoints", "signing_key"}),
             "arithmetic": arithmetic(config.device),
             "ranks": current_ranks().size,
         },

@@ -1,15 +1,21 @@
 """Check that a version is fetched whole and unchanged, or rejected with the reason."""
 
 import hashlib
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
-from stepstream.versions.fetch import fetch_version
+from stepstream.versions.fetch import fetch_version, prune_cache
 from stepstream.versions.layout import VersionRejected
+from stepstream.versions.signing import BadKey, create_key, load_key, sign
+from stepstream.versions.store import remove, upload
 
 FLAT = ("config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json", "adapter/adapter_config.json")
 NEW = ("weights/config.json", "weights/model.safetensors", "weights/tokenizer.json", "training/optimizer.safetensors")
@@ -34,8 +40,12 @@ def version_in(folder: Path, names: tuple[str, ...] = NEW) -> Checkpoint:
     )  # fmt: skip
 
 
+def fetch(checkpoint: Checkpoint, cache_folder: Path, **options: Any) -> Path:
+    return fetch_version(checkpoint, lambda _model, _version: None, cache_folder, **options)
+
+
 def test_a_version_on_this_machine_is_used_in_place(tmp_path: Path) -> None:
-    folder = fetch_version(version_in(tmp_path / "m"), tmp_path / "cache")
+    folder = fetch(version_in(tmp_path / "m"), tmp_path / "cache")
     assert folder == tmp_path / "m/weights"
     assert not (tmp_path / "cache").exists()
 
@@ -43,18 +53,18 @@ def test_a_version_on_this_machine_is_used_in_place(tmp_path: Path) -> None:
 def test_the_training_state_is_neither_read_nor_needed(tmp_path: Path) -> None:
     checkpoint = version_in(tmp_path / "m")
     (tmp_path / "m/training/optimizer.safetensors").unlink()
-    fetch_version(checkpoint, tmp_path / "cache")
+    fetch(checkpoint, tmp_path / "cache")
 
 
 def test_a_version_of_the_old_layout_is_linked_without_its_training_state(tmp_path: Path) -> None:
     checkpoint = version_in(tmp_path / "m", FLAT)
     for _ in range(2):
-        folder = fetch_version(checkpoint, tmp_path / "cache")
+        folder = fetch(checkpoint, tmp_path / "cache")
         found = sorted(path.name for path in folder.iterdir())
         assert found == ["config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"]
         assert (folder / "config.json").read_text() == "config.json"
     root = version_in(tmp_path / "root", FLAT[:2])
-    assert fetch_version(root, tmp_path / "cache") == tmp_path / "root"
+    assert fetch(root, tmp_path / "cache") == tmp_path / "root"
 
 
 @pytest.mark.parametrize("names", [FLAT, NEW])
@@ -65,10 +75,10 @@ def test_a_damaged_cut_or_missing_file_is_rejected(tmp_path: Path, names: tuple[
     for damaged in (content[:-1] + b"\1", content[:-1], b""):
         weights.write_bytes(damaged)
         with pytest.raises(VersionRejected, match=r"m@3: .*model\.safetensors has sha256 .*, its event has"):
-            fetch_version(checkpoint, tmp_path / "cache")
+            fetch(checkpoint, tmp_path / "cache")
     weights.unlink()
     with pytest.raises(VersionRejected, match=r"m@3: .*model\.safetensors cannot be read: No such file"):
-        fetch_version(checkpoint, tmp_path / "cache")
+        fetch(checkpoint, tmp_path / "cache")
 
 
 @pytest.mark.parametrize("names", [FLAT, NEW])
@@ -76,7 +86,7 @@ def test_a_file_that_the_event_does_not_list_is_rejected(tmp_path: Path, names: 
     checkpoint = version_in(tmp_path / "m", names)
     ((tmp_path / "m" / names[0]).parent / "consolidated.safetensors").write_bytes(b"other weights")
     with pytest.raises(VersionRejected, match=r"m@3: its event does not list consolidated\.safetensors"):
-        fetch_version(checkpoint, tmp_path / "cache")
+        fetch(checkpoint, tmp_path / "cache")
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "weights/..\\x", "weights/../../secret"])
@@ -86,7 +96,7 @@ def test_a_name_that_leaves_the_folder_is_rejected(tmp_path: Path, path: str) ->
     sha256 = hashlib.sha256(b"secret").hexdigest()
     checkpoint["files"].append(new_checkpoint_file(path=path, sha256=sha256, size_bytes=6, role="config"))
     with pytest.raises(VersionRejected, match="leaves the version's folder"):
-        fetch_version(checkpoint, tmp_path / "cache")
+        fetch(checkpoint, tmp_path / "cache")
 
 
 def test_a_link_is_rejected(tmp_path: Path) -> None:
@@ -94,21 +104,94 @@ def test_a_link_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "m/weights").rename(tmp_path / "elsewhere")
     (tmp_path / "m/weights").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(VersionRejected, match="is a symbolic link"):
-        fetch_version(checkpoint, tmp_path / "cache")
+        fetch(checkpoint, tmp_path / "cache")
 
 
 def test_a_version_without_weights_is_rejected(tmp_path: Path) -> None:
     empty = version_in(tmp_path / "m", ("weights/config.json", "training/optimizer.safetensors"))
     with pytest.raises(VersionRejected, match="m@3: its event lists no file with weights"):
-        fetch_version(empty, tmp_path / "cache")
+        fetch(empty, tmp_path / "cache")
     twice = version_in(tmp_path / "n")
     twice["files"].append(twice["files"][0])
     with pytest.raises(VersionRejected, match=r"lists weights/config\.json twice"):
-        fetch_version(twice, tmp_path / "cache")
+        fetch(twice, tmp_path / "cache")
 
 
-def test_an_address_of_another_kind_is_rejected(tmp_path: Path) -> None:
+def test_a_version_in_a_store_is_downloaded_once_and_hashed_on_the_way(tmp_path: Path) -> None:
     checkpoint = version_in(tmp_path / "m")
-    checkpoint["uri"] = "s3://bucket/m/3"
-    with pytest.raises(VersionRejected, match="m@3: only file:// addresses are loaded, not s3://bucket/m/3"):
-        fetch_version(checkpoint, tmp_path / "cache")
+    checkpoint["uri"] = "memory://bucket/m/3"
+    upload(tmp_path / "m", checkpoint["uri"])
+    shutil.rmtree(tmp_path / "m")
+    folder = fetch(checkpoint, tmp_path / "cache")
+    found = sorted(
+        path.relative_to(tmp_path / "cache").name for path in (tmp_path / "cache").rglob("*.*") if path.is_file()
+    )
+    assert found == ["config.json", "model.safetensors", "tokenizer.json"]
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    assert fetch(checkpoint, tmp_path / "cache") == folder
+    assert load_file(folder / "model.safetensors")["w"].tolist() == [0, 1, 2, 3]
+    with fsspec.open("memory://bucket/m/3/weights/model.safetensors", "wb") as out:
+        out.write(b"other weights")
+    assert fetch(checkpoint, tmp_path / "cache") == folder, "it is in the cache"
+    with pytest.raises(VersionRejected, match=r"m@3: weights/model\.safetensors has sha256"):
+        fetch(checkpoint, tmp_path / "other cache")
+    assert not [path for path in (tmp_path / "other cache").rglob("*model*") if path.is_file()]
+    remove(checkpoint["uri"])
+    with pytest.raises(VersionRejected, match=r"m@3: memory://bucket/m/3/weights/config\.json cannot be read"):
+        fetch(checkpoint, tmp_path / "third cache")
+
+
+def test_an_address_without_a_client_is_rejected(tmp_path: Path) -> None:
+    checkpoint = version_in(tmp_path / "m")
+    checkpoint["uri"] = "nowhere://bucket/m/3"
+    with pytest.raises(VersionRejected, match="no client for this kind of address"):
+        fetch(checkpoint, tmp_path / "cache")
+
+
+def test_the_cache_keeps_what_is_in_use_and_was_used_last(tmp_path: Path) -> None:
+    for number in range(4):
+        folder = tmp_path / f"m/{number}.files"
+        (folder / "weights").mkdir(parents=True)
+        (folder / "weights/model.safetensors").write_bytes(bytes(100))
+        os.utime(folder, (number, number))
+    prune_cache(tmp_path, 250, [tmp_path / "m/0.files/weights"])
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["0.files", "3.files"]
+
+
+def test_a_removed_version_is_rejected(tmp_path: Path) -> None:
+    checkpoint = version_in(tmp_path / "m")
+    checkpoint |= {"removed_at_us": 5, "removal_reason": "retention"}
+    with pytest.raises(VersionRejected, match="m@3: its files were removed: retention"):
+        fetch(checkpoint, tmp_path / "cache")
+
+
+def test_only_what_a_trusted_key_signed_is_fetched(tmp_path: Path) -> None:
+    trusted, other = (create_key(tmp_path / name) for name in ("trusted.pem", "other.pem"))
+    assert (tmp_path / "trusted.pem").stat().st_mode & 0o777 == 0o600
+    checkpoint = version_in(tmp_path / "m")
+    with pytest.raises(VersionRejected, match="m@3: no trusted key signed it, but nobody"):
+        fetch(checkpoint, tmp_path / "cache", trusted_keys=[trusted])
+    checkpoint["signatures"] = [sign(checkpoint, load_key(tmp_path / "trusted.pem"))]
+    fetch(checkpoint, tmp_path / "cache", trusted_keys=[other, trusted])
+    fetch(checkpoint, tmp_path / "cache")
+    with pytest.raises(VersionRejected, match="no trusted key signed it"):
+        fetch(checkpoint, tmp_path / "cache", trusted_keys=[other])
+    for changed in (
+        {"version": 4},
+        {"model": "n"},
+        {"base_version": 1},
+        {"format": "lora"},
+        {"parent_version": 2},
+        {"files": [*checkpoint["files"][:-2], {**checkpoint["files"][-2], "sha256": "ab"}]},
+        {"files": [*checkpoint["files"], new_checkpoint_file(path="weights/x.safetensors", sha256="", size_bytes=0)]},
+    ):
+        with pytest.raises(VersionRejected, match=r"its signature by key .* is wrong"):
+            fetch({**checkpoint, **changed}, tmp_path / "cache", trusted_keys=[trusted])  # type: ignore[typeddict-item]
+    without_training = [file for file in checkpoint["files"] if not file["path"].startswith("training/")]
+    fetch({**checkpoint, "files": without_training}, tmp_path / "cache", trusted_keys=[trusted])
+    with pytest.raises(BadKey, match="'nonsense' is not an Ed25519 public key"):
+        fetch(checkpoint, tmp_path / "cache", trusted_keys=["nonsense"])
+    with pytest.raises(BadKey, match="has no private key"):
+        load_key(tmp_path / "absent.pem")
+    with pytest.raises(FileExistsError):
+        create_key(tmp_path / "trusted.pem")

@@ -2,62 +2,117 @@
 
 import hashlib
 import os
+import shutil
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from stepstream.topics.events import Checkpoint, CheckpointFile
+from stepstream.versions.delta import DeltaMismatch, apply_delta
 from stepstream.versions.layout import (
     INDEX,
     SERVED_ROLES,
     WEIGHTS,
     VersionRejected,
     check_paths,
-    folder_name,
     index_of,
     name_of,
     role_of,
     served_path,
 )
+from stepstream.versions.merge import CannotMerge, merge_adapters
+from stepstream.versions.signing import check_signature, signed_bytes
+from stepstream.versions.store import local_path, open_file
+
+Lookup = Callable[[str, int], Checkpoint | None]
+"""Returns the event of a model's version; None: it was never published."""
+
+_CHUNK = 1 << 20
+_BESIDE_WEIGHTS = frozenset({"tokenizer", "config"})
 
 
-def fetch_version(checkpoint: Checkpoint, cache_folder: Path, roles: Collection[str] = SERVED_ROLES) -> Path:
+def fetch_version(
+    checkpoint: Checkpoint,
+    lookup: Lookup,
+    cache_folder: Path,
+    roles: Collection[str] = SERVED_ROLES,
+    *,
+    trusted_keys: Sequence[str] = (),
+) -> Path:
     """Return a local folder in plain Hugging Face form with the version's verified files.
 
-    Files on this machine are hashed in place. Blocks for the reads.
+    Files on this machine are hashed in place; others are downloaded to the cache once. A version that is a delta or
+    adapters is completed with its base there. Blocks for all of this.
 
     Args:
         checkpoint: the version.
+        lookup: finds the version that a delta or adapters apply to.
         cache_folder: folder for what does not lie in that form on this machine.
         roles: roles of the files that the caller needs.
+        trusted_keys: public keys, base64; one of them must have signed the version and its base. Empty: any may.
 
     Raises:
-        VersionRejected: a file is missing, differs, leaves the folder, or is not in the event.
+        VersionRejected: a file is missing, differs, leaves the folder, or is not in the event; the version was removed;
+            or no trusted key signed it.
     """
-    check_paths(checkpoint)
-    folder = local_folder(checkpoint)
-    needed = [file for file in checkpoint["files"] if role_of(file) in roles]
-    check_files(checkpoint, folder, needed)
-    if any(file["path"].startswith(f"{WEIGHTS}/") for file in needed):
-        _check_unlisted(checkpoint, folder / WEIGHTS, f"{WEIGHTS}/")
-        return folder / WEIGHTS
-    _check_unlisted(checkpoint, folder, "")
-    if len(needed) == len(checkpoint["files"]):
-        return folder
-    return _linked(checkpoint, folder, needed, cache_folder)
+    _check(checkpoint, trusted_keys)
+    if checkpoint["format"] == "full":
+        return _files(checkpoint, cache_folder, roles)
+    base = _base_folder(checkpoint, lookup, cache_folder, trusted_keys)
+    own = _files(checkpoint, cache_folder, {*roles, "delta", "adapter"})
+    target = _target(checkpoint, cache_folder, "complete")
+    if not target.is_dir():
+        with _atomic(target) as scratch:
+            _complete(checkpoint, own, base, scratch)
+    _touch(target)
+    return target
 
 
-def local_folder(checkpoint: Checkpoint) -> Path:
-    """Return the folder that a version's address names on this machine.
+def fetch_adapter(
+    checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path, *, trusted_keys: Sequence[str] = ()
+) -> tuple[Path, Path]:
+    """Return the verified folders of a `lora` version: its base in Hugging Face form, its adapters in peft's.
 
     Raises:
-        VersionRejected: the address is not a `file://` address, or the folder does not exist.
+        VersionRejected: as `fetch_version`; or the version is not of the format `lora`.
     """
-    address = urlsplit(checkpoint["uri"])
-    if address.scheme != "file":
-        raise VersionRejected(f"{name_of(checkpoint)}: only file:// addresses are loaded, not {checkpoint['uri']}")
-    return Path(unquote(address.path))
+    _check(checkpoint, trusted_keys)
+    if checkpoint["format"] != "lora":
+        raise VersionRejected(f"{name_of(checkpoint)} has the format '{checkpoint['format']}', not 'lora'")
+    base = _base_folder(checkpoint, lookup, cache_folder, trusted_keys)
+    return base, _files(checkpoint, cache_folder, {"adapter"}) / "adapter"
+
+
+def fetch_whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> Path:
+    """Return a local folder with `weights/`, complete, and `training/`, from which the learner continues.
+
+    Raises:
+        VersionRejected: as `fetch_version`.
+    """
+    _check(checkpoint, ())
+    local = local_path(checkpoint["uri"])
+    if checkpoint["format"] == "full" and local is not None:
+        check_files(checkpoint, local, checkpoint["files"])
+        return local
+    own = _whole_files(checkpoint, cache_folder)
+    if checkpoint["format"] == "full":
+        return own
+    target = _target(checkpoint, cache_folder, "whole")
+    weights = fetch_version(checkpoint, lookup, cache_folder)
+    if not target.is_dir():
+        with _atomic(target) as scratch:
+            (scratch / WEIGHTS).symlink_to(weights)
+            (scratch / "training").mkdir()
+            if (own / "training").is_dir():
+                for path in (own / "training").iterdir():
+                    (scratch / "training" / path.name).symlink_to(path)
+            if checkpoint["format"] == "lora":
+                (scratch / "training/adapter").symlink_to(own / WEIGHTS / "adapter")
+                base = _base_folder(checkpoint, lookup, cache_folder, ())
+                (scratch / "training/base").symlink_to(base)
+    _touch(target)
+    return target
 
 
 def check_files(checkpoint: Checkpoint, folder: Path, files: Iterable[CheckpointFile]) -> None:
@@ -80,6 +135,115 @@ def check_files(checkpoint: Checkpoint, folder: Path, files: Iterable[Checkpoint
             raise VersionRejected(f"{name}: {file['path']} has sha256 {actual}, its event has {file['sha256']}")
 
 
+def prune_cache(cache_folder: Path, limit_bytes: int, keep: Collection[Path]) -> None:
+    """Remove the folders that were used longest ago until the cache fits its limit, except those to keep."""
+    folders = [path for path in cache_folder.glob("*/*") if path.is_dir() and not path.is_symlink()]
+    sizes = {
+        folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+        for folder in folders
+    }
+    total = sum(sizes.values())
+    for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
+        if total <= limit_bytes:
+            return
+        if not any(folder == kept or folder in kept.parents for kept in keep):
+            shutil.rmtree(folder)
+            total -= sizes[folder]
+
+
+def _check(checkpoint: Checkpoint, trusted_keys: Sequence[str]) -> None:
+    check_paths(checkpoint)
+    check_signature(checkpoint, trusted_keys)
+    if checkpoint["removed_at_us"] is not None:
+        raise VersionRejected(f"{name_of(checkpoint)}: its files were removed: {checkpoint['removal_reason']}")
+    if checkpoint["format"] not in ("full", "lora", "delta"):
+        raise VersionRejected(f"{name_of(checkpoint)}: the format '{checkpoint['format']}' is unknown")
+
+
+def _base_folder(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path, trusted_keys: Sequence[str]) -> Path:
+    number = checkpoint["base_version"]
+    base = None if number is None or number >= checkpoint["version"] else lookup(checkpoint["model"], number)
+    if base is None:
+        raise VersionRejected(f"{name_of(checkpoint)}: its base, version {number}, is not published")
+    return fetch_version(base, lookup, cache_folder, trusted_keys=trusted_keys)
+
+
+def _complete(checkpoint: Checkpoint, own: Path, base: Path, target: Path) -> None:
+    """Write the full weights of a delta or of adapters, and the files beside them."""
+    try:
+        if checkpoint["format"] == "delta":
+            apply_delta(own, base, target)
+        else:
+            merge_adapters(own / "adapter", base, target)
+    except (DeltaMismatch, CannotMerge, OSError, ValueError, KeyError) as error:
+        raise VersionRejected(f"{name_of(checkpoint)}: cannot be completed from its base: {error}") from error
+    (target / INDEX).write_bytes(index_of(target.glob("*.safetensors")))
+    for file in checkpoint["files"]:
+        if role_of(file) in _BESIDE_WEIGHTS:
+            path = target / served_path(file["path"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(own / served_path(file["path"]), path)
+
+
+def _files(checkpoint: Checkpoint, cache_folder: Path, roles: Collection[str]) -> Path:
+    """Return a local folder with the verified files of some roles, by their paths below the Hugging Face folder."""
+    needed = [file for file in checkpoint["files"] if role_of(file) in roles]
+    in_part = any(file["path"].startswith(f"{WEIGHTS}/") for file in needed)
+    folder = local_path(checkpoint["uri"])
+    if folder is None:
+        folder = _downloaded(checkpoint, cache_folder, needed)
+        return folder / WEIGHTS if in_part else folder
+    check_files(checkpoint, folder, needed)
+    if in_part:
+        _check_unlisted(checkpoint, folder / WEIGHTS, f"{WEIGHTS}/")
+        return folder / WEIGHTS
+    _check_unlisted(checkpoint, folder, "")
+    if len(needed) == len(checkpoint["files"]):
+        return folder
+    return _linked(checkpoint, folder, needed, cache_folder)
+
+
+def _whole_files(checkpoint: Checkpoint, cache_folder: Path) -> Path:
+    local = local_path(checkpoint["uri"])
+    if local is None:
+        return _downloaded(checkpoint, cache_folder, checkpoint["files"])
+    check_files(checkpoint, local, checkpoint["files"])
+    return local
+
+
+def _downloaded(checkpoint: Checkpoint, cache_folder: Path, files: Sequence[CheckpointFile]) -> Path:
+    """Download files into the cache and hash them on the way; one that is there already is only hashed."""
+    target = _target(checkpoint, cache_folder, "files")
+    name = name_of(checkpoint)
+    for file in files:
+        path = target / file["path"]
+        if path.is_file():
+            try:
+                check_files(checkpoint, target, [file])
+                continue
+            except VersionRejected:
+                path.unlink()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with open_file(checkpoint["uri"], file["path"]) as stream, part.open("wb") as out:
+                while chunk := stream.read(_CHUNK):
+                    digest.update(chunk)
+                    out.write(chunk)
+            if digest.hexdigest() != file["sha256"]:
+                raise VersionRejected(
+                    f"{name}: {file['path']} has sha256 {digest.hexdigest()}, its event has {file['sha256']}"
+                )
+            part.rename(path)
+        except OSError as error:
+            raise VersionRejected(f"{name}: {checkpoint['uri']}/{file['path']} cannot be read: {error}") from error
+        finally:
+            part.unlink(missing_ok=True)
+    _touch(target)
+    return target
+
+
 def _check_unlisted(checkpoint: Checkpoint, folder: Path, prefix: str) -> None:
     """Reject what a loader might take for a file of the version."""
     listed = {file["path"] for file in checkpoint["files"]}
@@ -100,20 +264,40 @@ def _prefixes(path: str) -> list[str]:
 
 def _linked(checkpoint: Checkpoint, folder: Path, files: Iterable[CheckpointFile], cache_folder: Path) -> Path:
     """Return a folder of links to some files of a version in the old layout, with an index of its weights."""
-    target = cache_folder / checkpoint["model"] / folder_name(checkpoint["version"], checkpoint["event_id"])
+    target = _target(checkpoint, cache_folder, "linked")
     if target.is_dir():
         return target
+    with _atomic(target) as scratch:
+        weights = []
+        for file in files:
+            link = scratch / served_path(file["path"])
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(folder / file["path"])
+            if link.suffix == ".safetensors":
+                weights.append(link)
+        if weights and not (scratch / INDEX).exists():
+            (scratch / INDEX).write_bytes(index_of(weights))
+    return target
+
+
+def _target(checkpoint: Checkpoint, cache_folder: Path, kind: str) -> Path:
+    identity = hashlib.sha256(signed_bytes(checkpoint)).hexdigest()[:12]
+    return cache_folder / checkpoint["model"] / f"{checkpoint['version']}-{identity}.{kind}"
+
+
+@contextmanager
+def _atomic(target: Path) -> Iterator[Path]:
+    """Yield a folder that gets its name when the block ends without a fault."""
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    weights = []
-    for file in files:
-        link = scratch / served_path(file["path"])
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(folder / file["path"])
-        if link.suffix == ".safetensors":
-            weights.append(link)
-    if weights and not (scratch / INDEX).exists():
-        (scratch / INDEX).write_bytes(index_of(weights))
-    scratch.chmod(0o755)
-    os.rename(scratch, target)
-    return target
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        os.rename(scratch, target)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def _touch(folder: Path) -> None:
+    os.utime(folder)

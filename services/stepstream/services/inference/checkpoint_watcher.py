@@ -126,7 +126,13 @@ class CheckpointWatcher:
             if self._refusals.may_try(track, version, events, time.monotonic()):
                 try:
                     self._publish_status("loading" if self._worker.version is None else self._state)
-                    folder = verified_folder(checkpoint, self._cache_folder)
+                    folder = verified_folder(
+                        checkpoint,
+                        versions.checkpoint,
+                        self._cache_folder,
+                        self._settings.inference.version_cache_bytes,
+                        self._settings.inference.trusted_keys,
+                    )
                     self._await(self._worker.load(checkpoint, folder, track))
                     break
                 except CheckpointRefusedError as error:
