@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.topics.events import Checkpoint, Rollout, new_checkpoint, new_rollout
+from stepstream.topics.events import Checkpoint, Rollout, new_checkpoint, new_rollout, new_update_input
 from stepstream.versions.rollouts import NOTHING_SERVED, ModelVersions, ServedVersions, served_versions, track_of
 
 names = st.text(max_size=12)
@@ -87,6 +87,14 @@ def test_a_deleted_key_counts_no_longer() -> None:
     fold.apply_checkpoint(9, None)
     assert fold.served == ServedVersions(1, newest=1)
     assert list(fold.checkpoints) == [1]
+
+
+def test_the_inputs_of_a_version_are_not_kept() -> None:
+    fold = ModelVersions()
+    event = checkpoint(1)
+    event["inputs"] = [new_update_input(update=0, partitions=[0], offsets=[7])]
+    fold.apply_checkpoint(1, event)
+    assert fold.checkpoints[1]["inputs"] == event["inputs"] == []
 
 
 @given(names, names, names, shares, shares)

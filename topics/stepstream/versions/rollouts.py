@@ -53,7 +53,8 @@ NOTHING_SERVED = ServedVersions(None)
 class ModelVersions:
     """The fold of one model's events. Not thread-safe.
 
-    Per version and for the rollout the last applied event holds; the order of all else does not matter.
+    Per version and for the rollout the last applied event holds; the order of all else does not matter. It keeps events
+    without their `inputs`, which name every trained record and would fill the memory of a long lineage's readers.
     """
 
     def __init__(self) -> None:
@@ -79,10 +80,11 @@ class ModelVersions:
         return self._served
 
     def apply_checkpoint(self, version: int, checkpoint: Checkpoint | None) -> None:
-        """Apply the newest event of a version; None: its key was deleted."""
+        """Apply the newest event of a version, and empty its `inputs`; None: its key was deleted."""
         if checkpoint is None:
             self._checkpoints.pop(version, None)
         else:
+            checkpoint["inputs"] = []
             self._checkpoints[version] = checkpoint
         self._served = None
 
