@@ -111,6 +111,11 @@ def test_an_unknown_model_is_404_and_names_the_known_ones(http: httpx.Client, pa
     assert OTHER in text
 
 
+def test_the_models_of_all_workers_are_listed(http: httpx.Client) -> None:
+    listed = {model["id"] for model in http.get("/v1/models").json()["data"]}
+    assert {MODEL, OTHER} <= listed
+
+
 def test_a_trajectory_stays_at_its_worker(http: httpx.Client, workers: list[AnnouncedWorker]) -> None:
     kept = count(http, 'stepstream_gateway_worker_choices_total{result="kept"}')
     for _ in range(8):

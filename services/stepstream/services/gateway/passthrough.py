@@ -3,9 +3,12 @@
 import asyncio
 from typing import Any
 
+import orjson
+
 from stepstream.services.gateway.api_keys import ApiKeys, credentials_of
 from stepstream.services.gateway.errors import GatewayError, NotFound
 from stepstream.services.gateway.http.asgi import (
+    JSON,
     CancelOnDisconnect,
     Disconnected,
     Receive,
@@ -43,6 +46,10 @@ class PassThrough:
             body = await read_body(receive)
             model = _model_of(path, parse_object(body))
             target = self._target(path, model, headers)
+            models = self._upstreams.workers.pool.served_models()
+            if path == MODELS and target is self._upstreams.workers and models is not None:
+                await respond(send, 200, _model_list(models), [JSON])
+                return
             target.admit(model)
             protocol: ProtocolName | None = "anthropic" if _is_anthropic(headers) else None
             outgoing = [
@@ -106,6 +113,12 @@ class PassThrough:
     async def _respond_error(send: Send, path: str, error: GatewayError) -> None:
         protocol = ANTHROPIC if path.startswith(ANTHROPIC.path) else CHAT
         await respond_error(send, error, protocol.error_body(str(error), error.type))
+
+
+def _model_list(models: list[str]) -> bytes:
+    """Return the list of the workers' models; one worker knows only its own."""
+    data = [{"id": model, "object": "model", "owned_by": "stepstream"} for model in models]
+    return orjson.dumps({"object": "list", "data": data})
 
 
 def _model_of(path: str, body: dict[str, Any] | None) -> str:

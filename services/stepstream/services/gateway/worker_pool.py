@@ -172,6 +172,10 @@ class WorkerPool:
                 worker.weight = worker.capacity if is_known else 1
         self._all_ready = [worker for ready in self._ready.values() for worker in ready]
 
+    def served_models(self) -> list[str] | None:
+        """Return the models that a worker serves; None: no worker has announced itself."""
+        return None if self._ready is None else sorted(model for model, workers in self._ready.items() if workers)
+
     def note_load(self, url: str, requests_in_flight: int) -> None:
         """Take a worker's own count of its requests in flight."""
         worker = self._by_url.get(url)
@@ -258,7 +262,7 @@ class WorkerPool:
         return "; ".join(f"{worker.url}: {_fault(worker, route.track)}" for worker in workers)
 
     def _models(self) -> str:
-        served = sorted(model for model, workers in (self._ready or {}).items() if workers)
+        served = self.served_models() or []
         more = f" and {len(served) - _NAMED_MODELS} more" if len(served) > _NAMED_MODELS else ""
         return f"served models: {', '.join(served[:_NAMED_MODELS]) or 'none'}{more}"
 
