@@ -175,6 +175,21 @@ class TestReasoning:
         messages = [*MESSAGES, message, result("clear")]
         assert extend(rendering, Prefix(ids, 3), messages)[: len(ids)] == ids
 
+    def test_several_turns_of_a_cycle_keep_it_until_the_next_user_turn(self) -> None:
+        family = FAMILIES["qwen3"]
+        rendering = rendering_of(family)
+        messages: list[dict[str, Any]] = list(MESSAGES)
+        ids = first_prompt(rendering, messages)
+        for city in ("Bern", "Basel", "Genf"):
+            ids += sampled(rendering, self.THOUGHT, family.tool_call % json.dumps(city))
+            messages += [family.call_message(city), result("clear")]
+            following = extend(rendering, Prefix(ids, len(messages) - 1), messages)
+            assert following[: len(ids)] == ids
+            ids = following
+        ids += sampled(rendering, self.THOUGHT + "Clear.")
+        messages += [{"role": "assistant", "content": "Clear."}, {"role": "user", "content": "And?"}]
+        assert reason(rendering, Prefix(ids, len(messages) - 1), messages) == "reasoning_dropped"
+
     @pytest.mark.parametrize("form", ["dropped", "inline"])
     def test_the_next_user_turn_does_not(self, form: str) -> None:
         rendering = rendering_of(FAMILIES["qwen3"])
@@ -183,13 +198,26 @@ class TestReasoning:
         messages = [*MESSAGES, {"role": "assistant", "content": content}, {"role": "user", "content": "And?"}]
         assert reason(rendering, Prefix(ids, 3), messages) == "reasoning_dropped"
 
-    def test_a_block_that_the_template_wrote_into_the_prompt_is_left_out(self) -> None:
+    def test_an_empty_block_of_the_generation_prompt_stays(self) -> None:
+        """The template writes it into the prompt without thinking, and leaves it out of earlier turns."""
         family = FAMILIES["qwen3"]
         off = RenderOptions(arguments={"enable_thinking": False})
         rendering = rendering_of(family, options=off)
-        ids = self.first(rendering, family.tool_call % '"Bern"')
-        messages = [*MESSAGES, family.call_message("Bern"), result("clear")]
-        assert reason(rendering, Prefix(ids, 3), messages) == "text_changed"
+        messages: list[dict[str, Any]] = list(MESSAGES)
+        ids = first_prompt(rendering, messages)
+        for city in ("Bern", "Basel"):
+            ids += sampled(rendering, family.tool_call % json.dumps(city))
+            messages += [family.call_message(city), result("clear")]
+            following = extend(rendering, Prefix(ids, len(messages) - 1), messages)
+            assert following[: len(ids)] == ids
+            ids = following
+        ids += sampled(rendering, "Clear.")
+        messages += [{"role": "assistant", "content": "Clear."}, {"role": "user", "content": "And?"}]
+        assert rendering.decode(extend(rendering, Prefix(ids, len(messages) - 1), messages)[len(ids) :]) == (
+            "\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+        )
+        on = rendering_of(family)
+        assert reason(on, Prefix(ids, len(messages) - 1), messages) == "reasoning_dropped"
 
 
 def test_another_conversation_is_never_continued() -> None:
@@ -248,3 +276,16 @@ def test_tools_that_move_with_the_newest_user_message_begin_a_new_sequence() -> 
 def test_a_malformed_prefix_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="must be"):
         Prefix.read(value)
+
+
+def test_a_template_that_ends_whole_conversations_is_continued(tmp_path: Path) -> None:
+    """Phi-3's shape: without a generation prompt the text ends with one more token."""
+    FAMILIES["qwen2_5"].build(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ pad_token }}{% endif %}"
+    )
+    rendering = Rendering(ChatTokenizer(tmp_path), [])
+    ids = [*first_prompt(rendering, MESSAGES), *sampled(rendering, "Clear.")]
+    messages = [*MESSAGES, {"role": "assistant", "content": "Clear."}, {"role": "user", "content": "And?"}]
+    assert extend(rendering, Prefix(ids, 3), messages)[: len(ids)] == ids

@@ -34,7 +34,7 @@ Reason = Literal[
 - `end_of_turn`: the turn ended with another token than the template writes.
 """
 REASONS: tuple[str, ...] = get_args(Reason)
-_MARK, _THOUGHT = "zqMARK{}qz", "zqTHOUGHT{}qz"
+_MARK, _THOUGHT = "zqMARK{}qz", "zqTHOUGHTqz"
 _REASONING_ENDS = ("</think>", "[/THINK]")
 
 
@@ -85,8 +85,10 @@ class CannotContinueError(Exception):
 class _Marked:
     """A conversation rendered with marks: the text around the turns that the ids cover."""
 
-    between: list[str]
-    """Text before the first turn, between the turns, and behind the last one: one more than turns."""
+    prompts: list[str]
+    """Text before the first turn, then between two turns; each ends with the turn's own generation prompt."""
+    rest: str
+    """Text behind the last turn."""
     keeps_reasoning: bool
 
 
@@ -109,31 +111,40 @@ def continue_prompt(
         raise CannotContinueError("not_covered")
     turns = [index for index in range(count) if messages[index]["role"] == "assistant"]
     recorded = rendering.decode(prefix.token_ids)
-    before = _render(rendering, messages[: turns[0]])
-    found = _find(recorded, before, 0, rendering)
-    if found is None or found[0] != 0:
-        raise CannotContinueError("prompt_differs")
-    reasons = any(end in recorded[found[1] :] for end in _REASONING_ENDS)
     ends = [rendering.decode([token]) for token in end_tokens]
     fault = CannotContinueError("unrenderable")
     has_calls = any(messages[turn].get("tool_calls") for turn in turns)
     for in_calls in (True, False) if has_calls else (False,):
         try:
-            marked = _render_marked(messages, turns, rendering, ends, in_calls=in_calls, reasons=reasons)
-            _check_turns([messages[turn] for turn in turns], _sampled(recorded, marked, rendering), ends)
-            if reasons and not marked.keeps_reasoning:
-                raise CannotContinueError("reasoning_dropped")
-            return [*prefix.token_ids, *_rest(prefix.token_ids[-1], marked.between[-1], rendering, end_tokens)]
+            marked = _render_marked(messages, turns, rendering, ends, in_calls=in_calls, reasons=False)
+            sampled = _sampled(recorded, marked, rendering)
+            _check_turns([messages[turn] for turn in turns], sampled, ends)
+            if any(end in text for text in sampled for end in _REASONING_ENDS):
+                marked = _with_reasoning(messages, turns, rendering, ends, in_calls=in_calls)
+            return [*prefix.token_ids, *_rest(prefix.token_ids[-1], marked.rest, rendering, end_tokens)]
         except CannotContinueError as error:
             fault = error if fault.reason == "unrenderable" else fault
     raise fault
 
 
-def _render(rendering: Rendering, messages: Sequence[Message]) -> str:
+def _render(rendering: Rendering, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
     try:
-        return rendering.render(messages, add_generation_prompt=True)
+        return rendering.render(messages, add_generation_prompt=add_generation_prompt)
     except ValueError as error:
         raise CannotContinueError("unrenderable") from error
+
+
+def _with_reasoning(
+    messages: Sequence[Message], turns: Sequence[int], rendering: Rendering, ends: Sequence[str], *, in_calls: bool
+) -> _Marked:
+    """Render as if each turn had reasoning; raises CannotContinueError if the template leaves it out."""
+    try:
+        marked = _render_marked(messages, turns, rendering, ends, in_calls=in_calls, reasons=True)
+    except CannotContinueError as error:
+        raise CannotContinueError("reasoning_dropped" if error.reason == "text_changed" else error.reason) from error
+    if not marked.keeps_reasoning:
+        raise CannotContinueError("reasoning_dropped")
+    return marked
 
 
 def _render_marked(
@@ -145,33 +156,77 @@ def _render_marked(
     in_calls: bool,
     reasons: bool,
 ) -> _Marked:
-    """Render with marks; `in_calls`: a turn with tool calls keeps them, because some templates require them."""
+    """Render with marks.
+
+    The generation prompt of a turn is taken as it was: some templates write an empty reasoning block into it and leave
+    the block out of earlier turns.
+
+    Args:
+        messages: the whole conversation.
+        turns: indices of the turns to mark.
+        rendering: the template.
+        ends: texts that end a turn.
+        in_calls: a turn with tool calls keeps them, because some templates require them.
+        reasons: each turn has reasoning, marked too.
+    """
     marked = list(messages)
     for number, turn in enumerate(turns):
         marked[turn] = _marked_turn(messages[turn], number, in_calls=in_calls, reasons=reasons)
-    text = _render(rendering, marked)
-    between, position = [], 0
+    text = _render(rendering, marked, add_generation_prompt=True)
+    places, position = [], 0
     for number, turn in enumerate(turns):
-        prompt = _render(rendering, marked[:turn])
         mark = _MARK.format(number)
-        if not text.startswith(prompt) or len(prompt) < position:
-            raise CannotContinueError("text_changed")
-        if text.count(mark) != 1 or (at := text.index(mark)) < len(prompt):
+        at = text.find(mark, position)
+        if at < 0 or text.count(mark) != 1:
             raise CannotContinueError("unrenderable")
-        between.append(text[position : len(prompt)])
         position = at + len(mark)
         if in_calls and messages[turn].get("tool_calls"):
             found = [place for end in ends if (place := text.find(end, position)) >= 0]
             if not found:
                 raise CannotContinueError("end_of_turn")
             position = min(found)
-    keeps = all(_THOUGHT.format(number) in text for number in range(len(turns)))
-    return _Marked([*between, text[position:]], keeps)
+        places.append((at, position))
+    keeps = text.count(_THOUGHT) == len(turns)
+    return _Marked(_prompts(text, marked, turns, places, rendering), text[position:], keeps)
+
+
+def _prompts(
+    text: str,
+    marked: Sequence[Message],
+    turns: Sequence[int],
+    places: Sequence[tuple[int, int]],
+    rendering: Rendering,
+) -> list[str]:
+    """Return the text before each turn; `places` has where each turn's mark begins and where the turn ends in `text`.
+
+    Behind the text before a turn comes its opening, such as the name of the role. Turns of one form have one opening,
+    so that the text before most of them is known without rendering it.
+    """
+    head = _render(rendering, marked[: turns[-1]], add_generation_prompt=False)
+    prompt = _render(rendering, marked[: turns[-1]], add_generation_prompt=True)
+    ends_whole = not prompt.startswith(head)  # the template ends a conversation with more than its last turn
+    head = prompt if ends_whole else head
+    generation = prompt[len(head) :]
+    openings: list[str] = []
+    prompts: list[str] = []
+    for number in reversed(range(len(turns))):
+        begin = places[number - 1][1] if number else 0
+        before = text[begin : places[number][0]]
+        opening = next((known for known in openings if before.endswith(known)), None)
+        if opening is None:
+            if openings:
+                head = _render(rendering, marked[: turns[number]], add_generation_prompt=ends_whole)
+            if not text.startswith(head) or not begin <= len(head) <= places[number][0]:
+                raise CannotContinueError("text_changed")
+            opening = text[len(head) : places[number][0]]
+            openings = sorted([*openings, opening], key=len, reverse=True)
+        prompts.append(before[: len(before) - len(opening)] + generation)
+    return prompts[::-1]
 
 
 def _marked_turn(message: Message, number: int, *, in_calls: bool, reasons: bool) -> Message:
     """Return the turn with a mark in the place of what was sampled, and one in the place of its reasoning."""
-    content, thought = message.get("content"), _THOUGHT.format(number)
+    content, thought = message.get("content"), _THOUGHT
     mark = _MARK.format(number)
     fields: dict[str, Any] = {"role": "assistant", "content": mark}
     inline = isinstance(content, str) and any(end in content for end in _REASONING_ENDS)
@@ -191,7 +246,7 @@ def _marked_turn(message: Message, number: int, *, in_calls: bool, reasons: bool
 def _sampled(recorded: str, marked: _Marked, rendering: Rendering) -> list[str]:
     """Return the text that was sampled in each turn; raises CannotContinueError if the ids are of another text."""
     position, sampled = 0, []
-    for number, piece in enumerate(marked.between[:-1]):
+    for number, piece in enumerate(marked.prompts):
         found = _find(recorded, piece, position, rendering)
         if found is None or (number == 0 and found[0] != 0):
             raise CannotContinueError("prompt_differs")
