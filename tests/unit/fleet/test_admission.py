@@ -122,7 +122,7 @@ def test_equal_outcomes_count_if_the_reward_has_more_components() -> None:
     assert admitted(admission) == 1
 
 
-LEARN_FROM_EQUALS = {"reinforce_pp", "ppo_gae", "step_ppo", "vtrace"}
+LEARN_FROM_EQUALS = {"reinforce_pp", "ppo_gae", "step_ppo", "vtrace", "gigpo", "hgpo", "step_gae", "shadow", "hcapo"}
 
 
 def settings_of(**learner: Any) -> Settings:

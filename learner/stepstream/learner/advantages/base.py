@@ -21,6 +21,10 @@ Need = Literal["values", "log_ratios", "hindsight"]
 `Trajectory.final_value`), the current policy's ratios (`Step.log_ratio`), or `Step.hindsight`."""
 
 
+_NOISE = 1e-9
+"""Advantages up to this share of the rewards (of 1, if they are larger) count as 0: rounding errors of equal values."""
+
+
 class MissingInput(ValueError):
     """A step lacks an input that the rule needs; the message names the rule and the field."""
 
@@ -121,6 +125,11 @@ class Rule(ABC):
         """Inputs that every step must have."""
         return frozenset()
 
+    @property
+    def compares_outcomes(self) -> bool:
+        """True if attempts of equal outcome get zeros, with any steps."""
+        return False
+
     @abstractmethod
     def __call__(self, groups: Sequence[Group]) -> Result:
         """Return the advantages of every step of every attempt.
@@ -141,7 +150,8 @@ class Rule(ABC):
 class GroupRule(Rule):
     """A rule that compares the attempts of one group with each other.
 
-    Groups of one and groups whose outcomes are all equal carry no gradient: they are skipped and counted.
+    Groups of one, and groups whose advantages are all 0, carry no gradient: they are skipped and counted. A rule that
+    compares steps may learn from attempts of equal outcome: their returns may differ where they passed the same state.
     """
 
     def __call__(self, groups: Sequence[Group]) -> Result:
@@ -149,28 +159,42 @@ class GroupRule(Rule):
         result = Result([])
         for group in groups:
             result.counts["groups"] += 1
-            if reason := self.nothing_to_learn(group):
+            counts: Counter[str] = Counter()
+            reason, advantages = self._judge(group, counts)
+            if reason:
                 result.counts[reason] += 1
                 result.groups.append([Credit((0.0,) * len(trajectory.steps)) for trajectory in group])
             else:
-                result.groups.append([Credit(tuple(steps)) for steps in self.group(group, result.counts)])
+                result.counts.update(counts)
+                result.groups.append([Credit(tuple(steps)) for steps in advantages])
         return result
 
     def nothing_to_learn(self, group: Group) -> str:
-        """Return the reason why the compared values do not differ; empty: they do."""
-        return missing_difference(self.compared(group))
+        """Return `too_small` for fewer than two attempts, `no_variance` if all advantages are 0, else an empty string.
 
-    def compared(self, group: Group) -> list[float]:
-        """Return the values that must differ for the group to yield a gradient: the outcomes."""
-        return [trajectory.outcome for trajectory in group]
+        Advantages of steps without trained tokens do not count.
+        """
+        return self._judge(group, Counter())[0]
+
+    def _judge(self, group: Group, counts: Counter[str]) -> tuple[str, list[list[float]]]:
+        """Return the reason for skipping the group, or an empty string, and its advantages."""
+        if len(group) < 2:
+            return "too_small", []
+        advantages = self.group(group, counts)
+        return "" if _credits_any(group, advantages) else "no_variance", advantages
 
     @abstractmethod
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
-        """Return the advantages by attempt and step of a group whose compared values differ; may add to `counts`."""
+        """Return the advantages of two or more attempts, by attempt and step; may add to `counts`."""
 
 
 class OutcomeRule(GroupRule):
     """A rule that gives every step of an attempt the same advantage, from the outcomes alone."""
+
+    @property
+    def compares_outcomes(self) -> bool:
+        """True: steps are not compared."""
+        return True
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """Return the outcome's advantage at every step."""
@@ -179,7 +203,20 @@ class OutcomeRule(GroupRule):
 
     @abstractmethod
     def outcomes(self, outcomes: Sequence[float]) -> list[float]:
-        """Return one advantage for each outcome of a group; the outcomes differ."""
+        """Return one advantage for each of two or more outcomes."""
+
+
+def _credits_any(group: Group, advantages: Sequence[Sequence[float]]) -> bool:
+    """Return True if any step with trained tokens has an advantage above the noise of its computation."""
+    scale = max(
+        (abs(value) for each in group for value in (each.outcome, *(s.reward for s in each.steps))), default=0.0
+    )
+    least = _NOISE * min(1.0, scale)
+    return any(
+        step.tokens and abs(advantage) > least
+        for trajectory, own in zip(group, advantages, strict=True)
+        for step, advantage in zip(trajectory.steps, own, strict=True)
+    )
 
 
 def missing_difference(compared: Sequence[float]) -> str:

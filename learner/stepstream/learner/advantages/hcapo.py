@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stepstream.learner.advantages.arithmetic import standardised, total
-from stepstream.learner.advantages.base import Group, GroupRule, MissingInput, Need, Trajectory, require
+from stepstream.learner.advantages.base import (
+    Group,
+    GroupRule,
+    MissingInput,
+    Need,
+    Trajectory,
+    missing_difference,
+    require,
+)
 
 
 class HindsightCritic(Protocol):
@@ -59,6 +67,15 @@ class Hcapo(GroupRule):
     def needs(self) -> frozenset[Need]:
         """Scores of the policy itself, unless another critic gives them."""
         return frozenset({"hindsight"}) if self.critic is recorded_scores else frozenset()
+
+    def nothing_to_learn(self, group: Group) -> str:
+        """Return the reason why no scores of the critic can give an advantage; empty: some can.
+
+        All Q_t are equal if every outcome is 0, or if the outcomes are equal and no attempt has several steps.
+        """
+        reason = missing_difference([trajectory.outcome for trajectory in group])
+        varies = any(trajectory.outcome and len(trajectory.steps) > 1 for trajectory in group)
+        return "" if reason == "no_variance" and varies else reason
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """Return GRPO's advantage plus the hindsight term."""

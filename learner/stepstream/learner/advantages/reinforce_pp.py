@@ -24,6 +24,11 @@ class ReinforcePlusPlus(Rule):
     baseline: bool = False
     pays_tokens: ClassVar[bool] = True
 
+    @property
+    def compares_outcomes(self) -> bool:
+        """True with `baseline`: only whole outcomes decide whether a group is used."""
+        return self.baseline
+
     def __call__(self, groups: Sequence[Group]) -> Result:
         """Return the advantages of every token of the batch."""
         counts: Counter[str] = Counter({"groups": len(groups)})
@@ -45,7 +50,11 @@ class ReinforcePlusPlus(Rule):
         return Result(token_credits(tokens), counts)
 
     def nothing_to_learn(self, group: Group) -> str:
-        """With `baseline`, return the reason why the outcomes do not differ; else an empty string."""
+        """With `baseline`, return the reason why the outcomes do not differ; else an empty string.
+
+        The baseline is the group's mean outcome, so attempts of equal outcome are not compared, even if their tokens'
+        returns differ.
+        """
         return missing_difference([trajectory.outcome for trajectory in group]) if self.baseline else ""
 
 

@@ -22,6 +22,11 @@ class Salt(GroupRule):
     base: OutcomeRule = field(default_factory=Grpo)
     """Outcome rule that gives A_i."""
 
+    @property
+    def compares_outcomes(self) -> bool:
+        """True: steps are not compared by their rewards."""
+        return True
+
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """Return the means over merged edges."""
         whole = self.base.outcomes([trajectory.outcome for trajectory in group])

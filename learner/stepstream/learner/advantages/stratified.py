@@ -25,6 +25,11 @@ class Stratified(GroupRule):
     """Common property of a stratum: the number of tool calls or of steps, or the band of trained tokens (1, 2 to 3,
     4 to 7, …: equal numbers are rare)."""
 
+    @property
+    def compares_outcomes(self) -> bool:
+        """True: steps are not compared by their rewards."""
+        return True
+
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """Return the blend at every step of the attempt."""
         outcomes = [trajectory.outcome for trajectory in group]

@@ -21,6 +21,11 @@ class TreeGrpo(GroupRule):
 
     aggregation: ClassVar[Aggregation] = "grpo"
 
+    @property
+    def compares_outcomes(self) -> bool:
+        """True: steps are not compared by their rewards."""
+        return True
+
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """Return the mean over the leaves behind every step."""
         named = {trajectory.name: i for i, trajectory in enumerate(group) if trajectory.name}

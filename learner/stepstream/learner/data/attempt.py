@@ -6,7 +6,7 @@ A demonstration from feedback becomes a training sequence behind the exact promp
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ def attempt_of(record: Mapping[str, Any], position: LogPosition, limits: Limits)
         sequences=sequences,
         version_min=None if oldest == UNVERSIONED else oldest,
         untrainable=untrainable,
-        credit=Trajectory((), record["reward"]) if untrainable or shaped is None else trajectory_of(shaped),
+        credit=Trajectory((), record["reward"]) if untrainable or shaped is None else _credit(shaped, sequences),
         tenant=record["tenant"],
         signature=np.asarray(record["signature"], dtype=np.int64) if record["signature"] else None,
         demonstrations=demonstrations,
@@ -167,6 +167,18 @@ def _reason_without_tokens(record: Mapping[str, Any], restricted: Collection[str
         return "no_trained_tokens" if is_sampled(record) else "conversation_form"
     known = [restriction for restriction in RESTRICTIONS if restriction in restricted]
     return f"{known[0]}_sampling" if known else "restricted_sampling"
+
+
+def _credit(shaped: Mapping[str, Any], sequences: Sequence[TokenSequence]) -> Trajectory:
+    """Return the input of the advantage rules; a step counts only the tokens that are trained on."""
+    credit = trajectory_of(shaped)
+    if not is_sampled(shaped):
+        return credit
+    counts = np.zeros(len(credit.steps), np.int64)
+    for tokens in sequences:
+        counts += np.bincount(tokens.steps, minlength=counts.size)
+    steps = (replace(step, tokens=count) for step, count in zip(credit.steps, counts.tolist(), strict=True))
+    return replace(credit, steps=tuple(steps))
 
 
 def _is_pair(record: Mapping[str, Any], limits: Limits) -> bool:

@@ -31,7 +31,8 @@ REASONS = {
     "too_long": "it, or its demonstration, is longer than the model's context",
     "other_lineage": "it was sampled before the lineage's root was published",
     "stale": "its oldest token was sampled more versions ago than `learner.staleness_bound`",
-    "no_variance": "all attempts of its group have the same reward, so none is better or worse than expected",
+    "no_variance": "every advantage in its group is 0: no attempt, and no step if `learner.advantage` compares steps, "
+    "is better or worse than expected",
     "group_too_small": "fewer than two attempts of its group may be trained on",
     "no_success": "no attempt of its group succeeded or has a demonstration: there is nothing to imitate",
     "no_prompt": "its demonstration belongs to a prompt whose token ids are unknown",
@@ -72,7 +73,8 @@ REMEDIES = {
     "too_long": "a model with a longer context",
     "other_lineage": "nothing: a new lineage learns from what its own versions sampled",
     "stale": "a larger `learner.staleness_bound`, or fewer attempts ahead of the learner (`fleet.max_ahead`)",
-    "no_variance": "nothing for this one: tasks that are sometimes solved, or a rule that needs no difference",
+    "no_variance": "nothing for this one: tasks that are sometimes solved, a rule that compares steps, or one that "
+    "needs no difference",
     "group_too_small": "more attempts in its group that may be trained on",
     "no_success": "feedback with a `demonstration` on one of its steps, while it is not stale; or easier tasks",
     "no_prompt": "a demonstration on a step whose response was captured with its token ids",

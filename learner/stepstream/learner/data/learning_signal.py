@@ -32,19 +32,16 @@ def learning_signal_of(config: LearnerSettings) -> LearningSignal:
 
 def learns_from_equal_rewards(config: LearnerSettings) -> bool:
     """Return True if a group whose attempts all have the same reward may yield a gradient."""
-    return not _needs_difference(config, attempts=2)
+    if config.objective != "policy_gradient":
+        return not requirements_of(config).compares
+    return not rule_without_critic(config).compares_outcomes
 
 
 def needs_group(config: LearnerSettings) -> bool:
     """Return True if an attempt yields no gradient without others of its group."""
-    return _needs_difference(config, attempts=1)
-
-
-def _needs_difference(config: LearnerSettings, attempts: int) -> bool:
-    """Return True if this many attempts with equal rewards never yield a gradient."""
     if config.objective != "policy_gradient":
         return requirements_of(config).compares
-    return bool(rule_without_critic(config).nothing_to_learn([Trajectory((), 0.0)] * attempts))
+    return bool(rule_without_critic(config).nothing_to_learn([Trajectory((), 0.0)]))
 
 
 def imitation_signal(attempts: Sequence[Attempt]) -> str:

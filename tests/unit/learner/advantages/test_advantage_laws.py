@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -35,6 +36,7 @@ from stepstream.learner.advantages import (
     VTrace,
 )
 from stepstream.learner.advantages.arithmetic import returns
+from stepstream.learner.advantages.base import GroupRule
 
 GROUP_RULES: list[Rule] = [
     Rloo(),
@@ -133,6 +135,47 @@ def test_groups_without_difference_are_skipped_and_counted(rule: Rule, group: Gr
     assert [list(credit.steps) for credit in result.groups[0]] == [[0.0]] * len(group)
     assert result.counts[reason] == 1
     assert result.counts["groups"] == 2
+
+
+@given(groups, st.booleans(), st.sampled_from([rule for rule in GROUP_RULES if isinstance(rule, GroupRule)]))
+def test_a_group_has_nothing_to_learn_if_and_only_if_all_advantages_are_0(
+    group: Group, alike: bool, rule: GroupRule
+) -> None:
+    if alike:
+        group = [replace(trajectory, outcome=0.5) for trajectory in group]
+    computed = rule.group(group, Counter())  # before the rule skips any group
+    if isinstance(rule, Hcapo):  # the scores come later: without a difference no score helps
+        assert not rule.nothing_to_learn(group) or flat(computed) == pytest.approx([0.0] * len(flat(computed)))
+    else:
+        assert bool(rule.nothing_to_learn(group)) == (max(map(abs, flat(computed))) < 1e-9)
+    assert any(flat(advantages(rule, group))) == (max(map(abs, flat(computed))) >= 1e-9)
+
+
+@given(groups, st.sampled_from(GROUP_RULES))
+def test_rules_that_compare_outcomes_learn_nothing_from_equal_ones(group: Group, rule: Rule) -> None:
+    if rule.compares_outcomes:
+        assert rule.nothing_to_learn([replace(trajectory, outcome=0.5) for trajectory in group]) == "no_variance"
+
+
+STEP_RULES = [GiGpo(), GiGpo(scale="none"), Hgpo(), GroupStepGae(), Shadow()]
+
+
+@pytest.mark.parametrize("rule", STEP_RULES)
+def test_steps_of_equal_outcome_and_different_returns_are_compared(rule: Rule) -> None:
+    early = Trajectory((Step(1.0, observation="s", action="a"), Step(0.0, observation="x")), 1.0)
+    late = Trajectory((Step(0.0, observation="s", action="b"), Step(1.0, observation="y")), 1.0)
+    assert not rule.compares_outcomes
+    assert rule.nothing_to_learn([early, late]) == ""
+    (first, _), (second, _) = advantages(rule, [early, late])
+    assert first > 0.0 > second
+    assert rule.nothing_to_learn([early, early]) == "no_variance"
+
+
+@pytest.mark.parametrize("rule", STEP_RULES)
+def test_advantages_of_untrained_steps_alone_teach_nothing(rule: Rule) -> None:
+    steps = (Step(1.0, observation="s", action="a", tokens=0), Step(0.0, observation="x"))
+    other = (Step(0.0, observation="s", action="b", tokens=0), Step(1.0, observation="y"))
+    assert rule.nothing_to_learn([Trajectory(steps, 1.0), Trajectory(other, 1.0)]) == "no_variance"
 
 
 @pytest.mark.parametrize("rule", [ReinforcePlusPlus(), StepGae(), PpoGae()])

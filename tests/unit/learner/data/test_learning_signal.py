@@ -5,12 +5,13 @@ from typing import get_args
 
 import pytest
 from credit_cases import LOSS_OF, four_attempts, with_critic_values
+from labelled_records import attempt, labelled
 
 from stepstream.config import LearnerSettings
 from stepstream.config.learner import TOKEN_REWARD_RULES, UNGROUPED_RULES
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.advantages.from_config import rule_of
-from stepstream.learner.data.learning_signal import learns_from_equal_rewards, needs_group
+from stepstream.learner.data.learning_signal import learning_signal_of, learns_from_equal_rewards, needs_group
 
 NAMES = get_args(LearnerSettings.model_fields["advantage"].annotation)
 
@@ -45,3 +46,18 @@ def test_preferences_compare_and_judgements_do_not(objective: str, compares: boo
     config = LearnerSettings.model_validate({"preset": "tiny", "objective": objective})
     assert needs_group(config) is compares
     assert learns_from_equal_rewards(config) is not compares
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_rewards_with_different_returns_yield_a_gradient_if_steps_are_compared(name: str) -> None:
+    early, late = (labelled("g", number, 1.0) for number in range(2))
+    early["steps"][0]["reward"], early["steps"][1]["reward"] = 1.0, 0.0
+    for record in (early, late):
+        record["sequences"][0]["token_ids"][:4] = [5, 6, 7, 8]  # they begin in the same state
+    config = how_of(name)
+    attempts = [attempt(early), attempt(late)]
+    assert (learning_signal_of(config)(attempts) == "") == learns_from_equal_rewards(config)
+    assert learns_from_equal_rewards(config) == (name not in OUTCOME_RULES)
+
+
+OUTCOME_RULES = {"rloo", "grpo", "dr_grpo", "reinforce_pp_baseline", "stratified", "salt", "tree_grpo"}

@@ -129,6 +129,14 @@ def test_restricted_steps_are_context_and_the_others_are_trained(folder: Path, m
     assert figures["mu_gap_max"] < 1e-4
 
 
+@pytest.mark.parametrize("advantage", ["ppo_gae", "reinforce_pp", "step_ppo", "gigpo"])
+def test_rules_count_only_the_tokens_that_are_trained(folder: Path, model: Any, advantage: str) -> None:
+    samplings = [new_sampling(), new_sampling(top_k=5)]
+    attempts = [labelled_attempt(sampled_steps(model, f"t{n}", samplings), float(n)) for n in range(2)]
+    assert [[step.tokens for step in each.credit.steps] for each in attempts] == [[4, 0], [4, 0]]
+    assert updated(folder, attempts, advantage=advantage)["tokens"] == 8.0
+
+
 @pytest.mark.parametrize(
     ("samplings", "reason"),
     [
