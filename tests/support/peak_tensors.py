@@ -2,22 +2,22 @@
 
 import weakref
 from collections.abc import Iterable
-from functools import cached_property
 
 from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from stepstream.learner.model.distributed import local_shard
+
 
 class PeakTensors(TorchDispatchMode):
     """Follows the storages of all results; storages that existed before count if they are given to `hold`."""
 
-    peak = 0
-    """Most bytes held at once."""
-
-    @cached_property
-    def _storages(self) -> "weakref.WeakValueDictionary[int, UntypedStorage]":
-        return weakref.WeakValueDictionary()
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._storages: weakref.WeakValueDictionary[int, UntypedStorage] = weakref.WeakValueDictionary()
+        self.peak = 0
+        """Most bytes held at once."""
 
     @property
     def held(self) -> int:
@@ -28,11 +28,11 @@ class PeakTensors(TorchDispatchMode):
         """Count the storages of tensors, as long as they live."""
         for tensor in tensors:
             if not tensor.is_meta:
-                storage = tensor.untyped_storage()
+                storage = local_shard(tensor).untyped_storage()
                 self._storages[storage._cdata] = storage
         self.peak = max(self.peak, self.held)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         found = func(*args, **(kwargs or {}))
-        self.hold(leaf for leaf in tree_leaves(found) if type(leaf) is Tensor)
+        self.hold(leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor))
         return found

@@ -51,6 +51,7 @@ def trained(folder: Path, target: Path | None, updates: tuple[int, ...], fields:
 
 def peak_of_load(folder: Path) -> tuple[int, int]:
     """Return the most bytes of tensors while a policy is loaded, and the bytes of its own rows."""
-    with PeakTensors() as tensors:
+    tensors = PeakTensors()
+    with tensors:
         policy = Policy(folder, config_of())
     return tensors.peak, sum(local_shard(weight).nbytes for weight in policy.weights.values())

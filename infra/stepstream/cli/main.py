@@ -36,6 +36,7 @@ COMMANDS = {
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and create its start-up cache."),
     "keys": ("stepstream.cli.keys:keys", "Create, list and revoke API keys of the gateway."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list versions; promote them and roll them back."),
+    "plan-memory": ("stepstream.cli.plan_memory:plan_memory", "Estimate the memory of training a model on GPUs."),
     "policy": ("stepstream.cli.policy:policy", "Apply, show and list the governance policies of tenants."),
     "quarantine": ("stepstream.cli.quarantine:quarantine", "List, release and hold trajectories kept from training."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),

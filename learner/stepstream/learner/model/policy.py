@@ -147,7 +147,9 @@ class Policy:
         if self._is_exact:
             set_present_ranks(present)
         else:
-            set_gradient_sync(self._scored, is_last, in_each_pass=self._config.gradient_sync == "pass")
+            # A single rank sends nothing: a sum in each pass saves the memory of whole gradients.
+            in_each_pass = self._config.gradient_sync == "pass" or self._ranks.size == 1
+            set_gradient_sync(self._scored, is_last, in_each_pass)
         loss.backward()
         if self._sum is not None:
             self._sum.add([local_shard(_gradient(weight)) for weight in self.weights.values()], present)

@@ -101,6 +101,6 @@ def optimize_blocks(model: Any, config: LearnerSettings) -> None:
 
 
 def blocks_of(model: Any) -> list[Any]:
-    """Return the model's layers, in order."""
-    kinds = model._no_split_modules or ()
-    return [module for module in model.modules() if type(module).__name__ in kinds]
+    """Return the model's layers, in order, sharded or not: FSDP gives a sharded module a subclass of its class."""
+    kinds = set(model._no_split_modules or ())
+    return [module for module in model.modules() if kinds & {kind.__name__ for kind in type(module).__mro__}]

@@ -1,0 +1,43 @@
+"""Measure the tensors of training steps at a small size."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peak_tensors import PeakTensors
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from stepstream.config import LearnerSettings
+from stepstream.learner.data.sequences import TokenSequence
+from stepstream.learner.model.policy import Policy
+
+_SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 344,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 2000,
+    "max_position_embeddings": 4096,
+}
+
+
+def model_of(folder: Path, layers: int) -> Path:
+    config = AutoConfig.for_model("llama", num_hidden_layers=layers, **_SIZES)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def peak_of_steps(folder: Path, config: LearnerSettings) -> int:
+    """Return the most bytes of tensors in two optimizer steps, each of one full forward pass."""
+    ids = np.random.default_rng(0).integers(2000, size=(4, config.microbatch_tokens // 4))
+    nothing: Any = np.zeros(0, np.int64)
+    rows = [TokenSequence(row, np.arange(1, row.size), np.zeros(0, np.float32), nothing, nothing) for row in ids]
+    tensors = PeakTensors()
+    with tensors:
+        policy = Policy(folder, config)
+        tensors.peak = 0
+        for _ in range(2):
+            policy.learn(policy.logprobs(rows).sum())
+            policy.step(1e-4)
+    return tensors.peak
