@@ -21,6 +21,7 @@ _GUIDED = {
     "json_object": "json_object",
     "structural_tag": "grammar",
 }
+_GUIDED_FIELDS = frozenset({"structured_outputs", *(f"guided_{name}" for name in _GUIDED)})
 _FORMATS = {"json_schema": "json_schema", "json_object": "json_object", "structural_tag": "grammar"}
 """Constraint by the type of `response_format`."""
 _FREE_CHOICES = (None, "auto", "none")
@@ -51,7 +52,7 @@ def read_sampling(request: Request, *, max_tokens: Any, constraint: str, seed: A
         presence_penalty=_float(request, "presence_penalty", 0.0),
         frequency_penalty=_float(request, "frequency_penalty", 0.0),
         repetition_penalty=_float(request, "repetition_penalty", 1.0),
-        logit_bias=any(request.get(name) for name in _BIASES),
+        logit_bias=not request.keys().isdisjoint(_BIASES) and any(request.get(name) for name in _BIASES),
         constraint=constraint,
     )
 
@@ -60,12 +61,13 @@ def constraint_of(request: Request) -> str:
     """Return the grammar of a chat completion, as recorded in `Sampling.constraint`; empty: none."""
     if constraint := format_constraint(request.get("response_format")):
         return constraint
-    structured = request.get("structured_outputs")
-    for name, constraint in _GUIDED.items():
-        if isinstance(structured, dict) and structured.get(name):
-            return constraint
-        if request.get(f"guided_{name}"):
-            return constraint
+    if not request.keys().isdisjoint(_GUIDED_FIELDS):
+        structured = request.get("structured_outputs")
+        for name, constraint in _GUIDED.items():
+            if isinstance(structured, dict) and structured.get(name):
+                return constraint
+            if request.get(f"guided_{name}"):
+                return constraint
     return tool_constraint(request.get("tool_choice"))
 
 
@@ -84,5 +86,8 @@ def format_constraint(output_format: Any) -> str:
 
 
 def _float(request: Request, name: str, default: float) -> float:
-    value = number(request.get(name))
+    given = request.get(name)
+    if given is None:
+        return default
+    value = number(given)
     return default if value is None or not abs(value) <= _LARGEST else float(value)
