@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 
+from stepstream.learner.data.end_tokens import read_end_tokens
 from stepstream.learner.data.sequences import ResponseSpan
 
 Message = dict[str, Any]
@@ -117,9 +118,9 @@ class ChatTemplate:
     @cached_property
     def _ends(self) -> list[int]:
         """Tokens that end a turn: the stop tokens of workers, and the tokenizer's own."""
-        configured = json.loads((self._folder / "config.json").read_bytes()).get("eos_token_id")
-        ends = [*(configured if isinstance(configured, list) else [configured]), self._tokenizer.eos_token_id]
-        return [end for end in ends if end is not None]
+        own = self._tokenizer.eos_token_id
+        others = sorted(read_end_tokens(self._folder) - {own})
+        return others if own is None else [own, *others]
 
 
 def parse_response(response: str) -> Message | None:

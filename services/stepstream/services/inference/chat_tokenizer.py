@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from stepstream.learner.data.end_tokens import read_end_tokens
 from stepstream.services.inference.chat_template import ChatTemplate, Message, RenderOptions, TemplateError
-from stepstream.services.inference.end_tokens import read_end_tokens
 from stepstream.services.inference.engine import CheckpointRefusedError
 
 __all__ = ["ChatTokenizer", "Message", "RenderOptions", "StreamedText", "TemplateError"]

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-from stepstream.services.inference.end_tokens import read_end_tokens
+from stepstream.learner.data.end_tokens import read_end_tokens
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.services.inference.weight_files import check_finite, read_weights
 

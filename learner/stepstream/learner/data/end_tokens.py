@@ -8,7 +8,7 @@ from typing import Any
 def read_end_tokens(folder: Path) -> frozenset[int]:
     """Return `eos_token_id` of config.json and of generation_config.json together; empty: neither names one.
 
-    Instruct models name their turn's end in generation_config.json only, and vLLM stops at both.
+    Some instruct models name their turn's end in generation_config.json only. Workers and vLLM stop at both.
 
     Raises:
         OSError: config.json cannot be read.
