@@ -12,10 +12,11 @@ from stepstream.config import Settings
 from stepstream.services.inference import metrics
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.services.inference.serving_plan import Refusals, versions_to_try
-from stepstream.services.inference.worker import Worker, verified_folder
+from stepstream.services.inference.version_source import VersionSource
+from stepstream.services.inference.worker import Worker
 from stepstream.topics.catalogue import CHECKPOINTS, WORKER_STATUS
 from stepstream.topics.codec import Codec
-from stepstream.topics.events import Track, WorkerState, new_worker_status
+from stepstream.topics.events import Checkpoint, Track, WorkerState, new_worker_status
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 from stepstream.versions.follower import VersionFollower
@@ -31,7 +32,6 @@ class CheckpointWatcher:
     def __init__(self, settings: Settings, url: str, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         self._settings, self._url = settings, url
         self._worker, self._loop = worker, loop
-        self._cache_folder = settings.paths.data.absolute() / "version-cache" / settings.inference.worker_id
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._state: WorkerState = "starting"
@@ -70,12 +70,13 @@ class CheckpointWatcher:
             self.ended.set_exception(error)
 
     def _follow(self, versions: VersionFollower) -> None:
+        source = VersionSource(self._settings, versions.checkpoint, serves_adapters=self._worker.serves_adapters)
         self._publish_status("starting")
         has_logged_waiting = False
         while not self._stopping.is_set():
             self._changed.clear()
             if versions.is_current:
-                self._reconcile(versions)
+                self._reconcile(versions, source)
                 if not has_logged_waiting and self._newest is None:
                     _log.info("waiting for a checkpoint of '%s' on the topic '%s'", self._worker.model, CHECKPOINTS)
                     has_logged_waiting = True
@@ -84,7 +85,7 @@ class CheckpointWatcher:
                 self._publish_status(self._state)
             self._changed.wait(_POLL_S)
 
-    def _reconcile(self, versions: VersionFollower) -> None:
+    def _reconcile(self, versions: VersionFollower, source: VersionSource) -> None:
         """Make the worker serve what the log says, as far as the versions pass their checks.
 
         The first track comes before the canary's end, so that a promoted canary keeps its trajectories.
@@ -94,10 +95,10 @@ class CheckpointWatcher:
             self._newest = served.newest
             metrics.NEWEST_VERSION.set(served.newest)
         before = self._facts()
-        self._load_track(self._worker.track, served, versions)
+        self._load_track(self._worker.track, served, versions, source)
         if self._worker.holds_both_tracks:
             if served.canary is not None:
-                self._load_track("canary", served, versions)
+                self._load_track("canary", served, versions, source)
             elif self._worker.version_on("canary") is not None and self._worker.version == served.stable:
                 self._problems.pop("canary", None)
                 self._await(self._worker.end_canary())
@@ -108,7 +109,9 @@ class CheckpointWatcher:
         if self._facts() != before:
             self._publish_status(self._state)
 
-    def _load_track(self, track: Track, served: ServedVersions, versions: VersionFollower) -> None:
+    def _load_track(
+        self, track: Track, served: ServedVersions, versions: VersionFollower, source: VersionSource
+    ) -> None:
         """Load the best version of a track that passes its checks; note why better ones did not."""
         model, held = self._worker.model, self._worker.version_on(track)
         checkpoints = versions.checkpoints(model)
@@ -126,14 +129,7 @@ class CheckpointWatcher:
             if self._refusals.may_try(track, version, events, time.monotonic()):
                 try:
                     self._publish_status("loading" if self._worker.version is None else self._state)
-                    folder = verified_folder(
-                        checkpoint,
-                        versions.checkpoint,
-                        self._cache_folder,
-                        self._settings.inference.version_cache_bytes,
-                        self._settings.inference.trusted_keys,
-                    )
-                    self._await(self._worker.load(checkpoint, folder, track))
+                    self._load(checkpoint, track, source)
                     break
                 except CheckpointRefusedError as error:
                     metrics.REFUSED.inc()
@@ -144,6 +140,14 @@ class CheckpointWatcher:
             self._problems.pop(track, None)
         else:
             self._problems[track] = problem
+
+    def _load(self, checkpoint: Checkpoint, track: Track, source: VersionSource) -> None:
+        files = source.fetch(checkpoint)
+        if files.adapter is None:
+            self._await(self._worker.load(checkpoint, files.weights, track))
+        else:
+            self._await(self._worker.load_adapter(checkpoint, files.weights, files.adapter, track))
+        source.hold(track, files)
 
     def _await(self, coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

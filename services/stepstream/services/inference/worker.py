@@ -11,9 +11,7 @@ from stepstream.services.inference import metrics
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import CheckpointRefusedError, Engine, EngineError
 from stepstream.topics.events import Checkpoint, ServedVersion, Track, new_served_version
-from stepstream.versions.fetch import Lookup, fetch_version, prune_cache
-from stepstream.versions.layout import VersionRejected, role_of
-from stepstream.versions.signing import BadKey
+from stepstream.versions.layout import role_of
 
 _log = logging.getLogger(__name__)
 
@@ -280,19 +278,3 @@ class Worker:
     def _break_down(self, failed: asyncio.Future[EngineError]) -> None:
         if not self.failed.done():
             self.failed.set_result(failed.result())
-
-
-def verified_folder(
-    checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path, cache_bytes: int, trusted_keys: Sequence[str]
-) -> Path:
-    """Return a local folder in Hugging Face form with the checkpoint's verified files; see `fetch_version`.
-
-    Raises:
-        CheckpointRefusedError: a file is missing, differs, or is not in the event, or no trusted key signed it.
-    """
-    try:
-        folder = fetch_version(checkpoint, lookup, cache_folder, trusted_keys=trusted_keys)
-        prune_cache(cache_folder, cache_bytes, [folder])
-        return folder
-    except (VersionRejected, BadKey) as error:
-        raise CheckpointRefusedError(str(error)) from error
