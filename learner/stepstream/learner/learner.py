@@ -30,6 +30,7 @@ from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.publish import flush_producer, owner_of, publish_version, send
 from stepstream.learner.reporter import BackgroundSender, Reporter
 from stepstream.learner.training.rank_zero import trainer_for
+from stepstream.learner.training.update_stats import gap_warning
 from stepstream.topics.catalogue import DEAD_LETTERS, LABELED_TRAJECTORIES
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
@@ -242,16 +243,9 @@ class _Lineage:
 
     def _check_gap(self, number: int, version: int, figures: dict[str, float]) -> None:
         """Warn if the engine's log-probabilities of this version's own tokens are far from the learner's."""
-        gap = figures.get("mu_gap_max", 0.0)
-        if gap <= self._config.max_mu_gap:
-            return
-        metrics.MU_GAPS.inc()
-        log.warning(
-            "update %d: log-probabilities of the workers differ by up to %.3g nats (mean %.3g, %.0f tokens) from the "
-            "learner's at the same version %d; learner.max_mu_gap is %g: check the workers' precision, sampling "
-            "defaults and weights",
-            number, gap, figures["mu_gap_mean"], figures["mu_gap_tokens"], version, self._config.max_mu_gap,
-        )  # fmt: skip
+        if warning := gap_warning(figures, version, self._config.max_mu_gap):
+            metrics.MU_GAPS.inc()
+            log.warning("update %d: %s", number, warning)
 
     def _publish(self) -> None:
         with self._reporter.time("publish"):

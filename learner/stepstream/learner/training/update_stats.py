@@ -1,6 +1,6 @@
 """Compute the figures of an update, for its event and the checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -48,6 +48,18 @@ def gap_figures(steps: Sequence[UpdateStats]) -> dict[str, float]:
         "mismatch_kl": float((torch.expm1(gaps) - gaps).mean()),
         "mu_gap_tokens": float(gaps.numel()),
     }
+
+
+def gap_warning(figures: Mapping[str, float], version: int, most: float) -> str:
+    """Return a warning if workers and learner differ by more than `most` nats at the same version; else empty text."""
+    gap = figures.get("mu_gap_max", 0.0)
+    if gap <= most:
+        return ""
+    return (
+        f"log-probabilities of the workers differ by up to {gap:.3g} nats (mean {figures['mu_gap_mean']:.3g}, "
+        f"{figures['mu_gap_tokens']:.0f} tokens) from the learner's at the same version {version}; learner.max_mu_gap "
+        f"is {most:g}: check the workers' precision, sampling defaults and weights"
+    )
 
 
 def critic_figures(rows: Sequence[Row], steps: Sequence[UpdateStats]) -> dict[str, float]:

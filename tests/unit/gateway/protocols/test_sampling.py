@@ -29,7 +29,8 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"bad_words": ["a"]}, {"logit_bias": True}),
     ({"min_tokens": 4}, {"logit_bias": True}),
     ({"structured_outputs": {"regex": "a+"}}, {"constraint": "regex"}),
-    ({"structured_outputs": {"json": {}, "choice": ["a"]}}, {"constraint": "choice"}),
+    ({"structured_outputs": {"json": {}}}, {"constraint": "json_schema"}),
+    ({"structured_outputs": {"json": None, "json_object": False, "choice": ["a"]}}, {"constraint": "choice"}),
     ({"guided_grammar": "root ::= x"}, {"constraint": "grammar"}),
 ]
 CHAT_ONLY: list[tuple[dict[str, Any], dict[str, Any]]] = [

@@ -15,6 +15,7 @@ from stepstream.learner.data.attempt import Attempt, attempt_of
 from stepstream.learner.data.requirements import REQUIREMENTS
 from stepstream.learner.data.sequences import Limits
 from stepstream.learner.training.trainer import Trainer
+from stepstream.learner.training.update_stats import gap_warning
 from stepstream.topics.events import Sampling, new_sampling
 
 VERSION = 3
@@ -85,6 +86,9 @@ def test_an_unknown_temperature_shows_in_the_gap(folder: Path, model: Any) -> No
         own[0]["sampling"] = new_sampling()  # an engine's default that nobody recorded
     figures = updated(folder, [labelled_attempt(own, float(n)) for n, own in enumerate(steps)])
     assert figures["mu_gap_max"] > 0.1
+    assert gap_warning(figures, VERSION, figures["mu_gap_max"]) == ""
+    assert "learner.max_mu_gap is 0.1: check" in gap_warning(figures, VERSION, 0.1)
+    assert gap_warning({}, VERSION, 0.1) == ""
     assert figures["mismatch_kl"] > 0.01
 
 

@@ -24,6 +24,7 @@ _GUIDED = {
 _GUIDED_FIELDS = frozenset({"structured_outputs", *(f"guided_{name}" for name in _GUIDED)})
 _FORMATS = {"json_schema": "json_schema", "json_object": "json_object", "structural_tag": "grammar"}
 """Constraint by the type of `response_format`."""
+_ABSENT = (None, False)
 _FREE_CHOICES = (None, "auto", "none")
 _LARGEST = 1e300
 """Largest absolute value of a parameter: larger integers are no floats."""
@@ -64,9 +65,9 @@ def constraint_of(request: Request) -> str:
     if not request.keys().isdisjoint(_GUIDED_FIELDS):
         structured = request.get("structured_outputs")
         for name, constraint in _GUIDED.items():
-            if isinstance(structured, dict) and structured.get(name):
-                return constraint
-            if request.get(f"guided_{name}"):
+            given = structured.get(name) if isinstance(structured, dict) else None
+            # An empty schema is a grammar too.
+            if given not in _ABSENT or request.get(f"guided_{name}") not in _ABSENT:
                 return constraint
     return tool_constraint(request.get("tool_choice"))
 
