@@ -119,6 +119,16 @@ def test_two_gateways_agree_and_a_rollback_is_in_force_within_seconds(
     assert {step["track"] for step in steps} == {"canary"}
     assert {(span["model"], span["version"]) for step in steps for span in step["policy_spans"]} == {(MODEL, 8)}
 
+    # The canary's failures are the canary's, so that its error rate shows.
+    failed = str(uuid.uuid4())
+    while not canaries(gateways[0], canary, [failed]):
+        failed = str(uuid.uuid4())
+    canary.status = 500
+    assert ask(gateways[0], failed).status_code == 500
+    canary.status = 200
+    errors = {(step["track"], step["error"]) for step in read_topic(registry_settings, "steps", failed, 2)}
+    assert errors == {("canary", None), ("canary", "scripted_error")}
+
     # A known trajectory keeps its track when the share rises.
     decide(registry_settings, 8, 1.0)
     wait_until(lambda: canaries(gateways[0], canary, [str(uuid.uuid4())]) != set())

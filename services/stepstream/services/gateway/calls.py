@@ -150,7 +150,6 @@ class CallHandler:
             plan.requested = replace(plan.requested, model=route.model)
         if route.preferred:
             trajectory.worker, trajectory.track = route.preferred, route.track
-            plan.call.track = route.track
             if status < 400:  # a model's name that no worker knows must not become a label
                 self._metrics.count_track(route.model, route.track)
 

@@ -90,6 +90,7 @@ class Recorder:
         """Record one answer; `number`: 0, or that of an alternative from 1."""
         position = plan.call.position
         try:
+            plan.call.track = plan.route.track
             call = branch_call(self._contexts, plan.call, number) if number else plan.call
             identity, position = call.identity, call.position
             step = build_step(self._contexts, call, answer, timing, self._producer)
