@@ -42,8 +42,9 @@ def write_bad_version(good: Path, folder: Path, seed: int = 1) -> None:
     import shutil
 
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, logging
 
+    logging.disable_progress_bar()
     folder.mkdir(parents=True, exist_ok=True)
     for file in good.iterdir():
         if file.suffix != ".safetensors" and not file.name.endswith(".index.json"):

@@ -61,6 +61,7 @@ class ModelDemo:
         self._agent.start()
         try:
             self._learn(began)
+            swaps = self._stats.swaps()
             self._stack.stop_process("learner")
             canary = self._canary()
             rolled_back = self._bad_version(canary)
@@ -74,7 +75,7 @@ class ModelDemo:
         facts = {
             **before.facts("success_before"),
             **after.facts("success_after"),
-            "swaps": self._stats.swaps(),
+            "swaps": swaps,
             "failed_requests": self._stats.failed_requests(),
             "prefix_kept": round(prefix, 4),
             "continued_steps": continued,

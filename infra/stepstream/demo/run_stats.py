@@ -183,9 +183,10 @@ class RunStats:
         return self.snapshot().served.get(worker)
 
     def failed_requests(self) -> int:
-        """Return the number of model calls that ended with an error."""
+        """Return the number of model calls that ended with an error, without those that the agent's end cut off."""
         (count,) = self._row(
-            "SELECT countIf(error IS NOT NULL) FROM steps FINAL WHERE model = {model:String}"
+            "SELECT countIf(error IS NOT NULL AND error != 'client_disconnected') FROM steps FINAL"
+            " WHERE model = {model:String}"
             " AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
         )
         return int(count)
