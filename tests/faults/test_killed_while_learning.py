@@ -161,7 +161,7 @@ class LearnerRun:
     def learn(self, patch: pytest.MonkeyPatch) -> None:
         """Train from the newest version to the end of the log."""
         stop = Stop()
-        patch.setattr(learner, "Reader", lambda _k, _c, _l, start: _Reader(self.read[start.get(0, 0) :], stop))
+        patch.setattr(learner, "Reader", lambda _k, _c, _l, start, _most: _Reader(self.read[start.get(0, 0) :], stop))
         with closing(reporter.BackgroundSender(self.settings.kafka, None, stop)) as sender:  # type: ignore[arg-type]
             producer: Any = Producer(self.log)
             learner._Lineage(self.settings, None, producer, producer, sender, self.versions(), stop).train()  # type: ignore[arg-type]

@@ -55,6 +55,15 @@ class LearnerSettings(Section):
         gt=0,
         le=1,
     )
+    read_ahead_mb: int = setting(
+        256, "Largest memory of decoded tokens that the reader holds ahead of the learner.", unit="MB", ge=1
+    )
+    ready_mb: int = setting(
+        4096,
+        "Memory of the tokens of ready groups above which the learner reads no more before its next update.",
+        unit="MB",
+        ge=1,
+    )
     near_duplicate_cap: int = setting(
         0, "Largest number of near-duplicate groups in an update, by MinHash; 0: unlimited.", unit="groups", ge=0
     )

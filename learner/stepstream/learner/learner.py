@@ -22,6 +22,7 @@ from stepstream.learner.data.reader import Arrival, Reader, read_decisions
 from stepstream.learner.data.replay_buffer import ReplayBuffer
 from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sampler import sampler_of
+from stepstream.learner.data.sequences import Limits
 from stepstream.learner.decisions import Decider
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, verify
@@ -41,6 +42,7 @@ from stepstream.topics.producer import EventProducer
 
 log = logging.getLogger(__name__)
 
+_MB = 1_000_000
 _POLLS, _POLL_S = 5, 0.02
 """Number of reads, and seconds that each waits for records, before groups are checked again."""
 
@@ -153,7 +155,7 @@ class _Lineage:
     def train(self) -> None:
         """Read, update and publish until `stop` is set or a newer lineage begins."""
         limits = self._trainer.limits(self._config.model)
-        with closing(Reader(self._settings.kafka, self._codec, limits, offsets_of(self._base))) as reader:
+        with closing(self._reader(limits)) as reader:
             while not self._stop:
                 if self._read_arrivals(reader):
                     return
@@ -164,6 +166,15 @@ class _Lineage:
                     if len(self._updates) >= self._config.updates_per_checkpoint:
                         self._publish()
 
+    def _reader(self, limits: Limits) -> Reader:
+        start, most = offsets_of(self._base), self._config.read_ahead_mb * _MB
+        return Reader(self._settings.kafka, self._codec, limits, start, most)
+
+    def _is_full(self) -> bool:
+        """Return True if ready groups take more memory than allowed, and the next update can take some of them."""
+        is_over = self._buffer.ready_bytes() > self._config.ready_mb * _MB
+        return is_over and self._buffer.has(self._config.groups_per_update, self._next_update())
+
     def _next_update(self) -> int:
         return self._base["updates"] + len(self._updates) + 1
 
@@ -173,6 +184,8 @@ class _Lineage:
         Returns:
             True if a new root was published.
         """
+        if self._is_full():
+            return False
         arrivals = reader.next(0.0)
         if not arrivals and not self._buffer.has(self._config.groups_per_update, self._next_update()):
             arrivals = self._wait(reader)
@@ -181,7 +194,7 @@ class _Lineage:
                 for arrival in arrivals:
                     if self._fold(arrival):
                         return True
-                arrivals = reader.next(0.0)
+                arrivals = [] if self._is_full() else reader.next(0.0)
             self._buffer.expire_groups(time.monotonic())
             self._count()
         return False

@@ -58,6 +58,11 @@ class Attempt:
         """True if its outcome, or a required reward component, is expected in a later revision."""
         return self.untrainable == _NO_OUTCOME
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of its tokens."""
+        return sum(tokens.size_bytes for tokens in (*self.sequences, *self.demonstrations))
+
     def staleness(self, version: int) -> int | None:
         """Return the staleness of its oldest trained token, in versions; None without trained or versioned tokens.
 

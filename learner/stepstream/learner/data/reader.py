@@ -38,12 +38,21 @@ class Arrival:
     dead_letter: DeadLetter | None = None
     checkpoint: Checkpoint | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of its tokens."""
+        return self.attempt.size_bytes if self.attempt else 0
+
 
 class Reader:
-    """Follows labelled trajectories and checkpoints; reads at most a bounded number of records ahead."""
+    """Follows labelled trajectories and checkpoints; reads at most a bounded number of records and bytes ahead."""
 
-    def __init__(self, kafka: KafkaSettings, codec: Codec, limits: Limits, start: Mapping[int, int]) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, codec: Codec, limits: Limits, start: Mapping[int, int], most_bytes: int = 2**28
+    ) -> None:
         """Start reading labelled trajectories at `start` (offset by partition), checkpoints at the beginning.
+
+        `most_bytes` is the memory of decoded tokens above which reading waits for `next`.
 
         Raises:
             KafkaException: a topic does not exist, or no broker answers.
@@ -54,6 +63,8 @@ class Reader:
             [LABELED_TRAJECTORIES, CHECKPOINTS], {(LABELED_TRAJECTORIES, p): offset for p, offset in start.items()}
         )
         self._queue: queue.Queue[list[Arrival]] = queue.Queue(_BATCHES_AHEAD)
+        self._most_bytes, self._held_bytes = most_bytes, 0
+        self._holding = threading.Lock()
         self._handed: dict[tuple[str, int], int] = {}
         self._behind = self._consumer.has_records_beyond({})
         self._stopping = threading.Event()
@@ -68,11 +79,13 @@ class Reader:
             Exception: the fault that ended the reading thread.
         """
         try:
-            return self._queue.get(timeout=timeout_s) if timeout_s else self._queue.get_nowait()
+            arrivals = self._queue.get(timeout=timeout_s) if timeout_s else self._queue.get_nowait()
         except queue.Empty:
             if self._fault is not None:
                 raise self._fault from None
             return []
+        self._hold(-sum(arrival.size_bytes for arrival in arrivals))
+        return arrivals
 
     def is_behind(self) -> bool:
         """Return True if the log has records that `next` has not returned, by the broker's last answer; no blocking."""
@@ -88,6 +101,9 @@ class Reader:
         counted = time.thread_time()
         try:
             while not self._stopping.is_set():
+                if self._held_bytes > self._most_bytes:
+                    self._stopping.wait(0.01)
+                    continue
                 events = self._consumer.poll(_BATCH, 0.05)
                 if events:
                     self._behind = True
@@ -101,12 +117,17 @@ class Reader:
             self._fault = fault
 
     def _put(self, arrivals: list[Arrival]) -> None:
+        self._hold(sum(arrival.size_bytes for arrival in arrivals))
         while not self._stopping.is_set():
             try:
                 self._queue.put(arrivals, timeout=0.1)
             except queue.Full:
                 continue
             return
+
+    def _hold(self, change: int) -> None:
+        with self._holding:
+            self._held_bytes += change
 
 
 def read_decisions(kafka: KafkaSettings, codec: Codec, since_us: int, stop: Stop) -> Iterator[TrainingDecision]:

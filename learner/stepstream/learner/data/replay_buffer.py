@@ -12,6 +12,7 @@ from stepstream.learner.data.attempt import Attempt, LogPosition
 from stepstream.learner.data.drop_reasons import Drop
 from stepstream.learner.data.groups import SINGLE_PREFIX, AbandonedGroup, ClosedGroup, Group, key_of, precedence
 from stepstream.learner.data.learning_signal import LearningSignal, reward_signal
+from stepstream.learner.data.ready_index import ReadyIndex
 from stepstream.learner.data.requirements import STRICTEST, Requirements
 from stepstream.learner.data.sampler import Candidate, GroupSampler, candidate_of
 
@@ -67,6 +68,8 @@ class ReplayBuffer:
         self._recalling = bool(self._recall_until)
         self._open: dict[str, Group] = {}
         self._ready: dict[str, Group] = {}
+        self._index = ReadyIndex(self._sampler)
+        self._changed: set[str] = set()
         self._closed: dict[str, ClosedGroup] = {}
         for key, trajectory_id, revision, freshest in abandoned:
             closed = self._closed.setdefault(key, ClosedGroup(freshest))
@@ -93,6 +96,7 @@ class ReplayBuffer:
         if times:
             self._closed.pop(key, None)
             self._group(key, now_s).train(attempt, times)
+            self._changed.add(key)
         closed = self._closed.get(key)
         if closed is not None and closed.may_reopen(attempt):
             del self._closed[key]
@@ -115,12 +119,14 @@ class ReplayBuffer:
                     self._end(group_id, group, "group_incomplete")
                 else:
                     self._ready[group_id] = self._open.pop(group_id)
+                    self._changed.add(group_id)
 
     def advance(self, version: int) -> None:
         """Set the version that the learner trains from, and drop stale attempts and groups."""
         self._version = version
         if not self._recalling:
             self._trained_positions.clear()  # the positions still missing are no longer in the log
+        self._changed.update(self._ready)
         for group_id, group in list(self._ready.items()):
             self._move_on(group_id, group)
         if not self._requirements.fresh:
@@ -142,6 +148,12 @@ class ReplayBuffer:
     def ready(self) -> int:
         """Return the number of groups that wait for an update."""
         return len(self._ready)
+
+    def ready_bytes(self) -> int:
+        """Return the memory of the tokens of groups that wait for an update."""
+        if not self._recalling:
+            self._update_index()
+        return self._index.size_bytes
 
     def waiting(self) -> int:
         """Return the number of groups that wait for attempts."""
@@ -170,21 +182,30 @@ class ReplayBuffer:
     def _chosen(self, count: int, update: int) -> list[Candidate]:
         if self._recalling or len(self._ready) < count:
             return []
-        alike = self._sampler.near_duplicate_cap > 0
-        candidates = [
-            candidate_of(group_id, group.number, group.used, self._usable(group), self._version, alike)
-            for group_id, group in self._ready.items()
-        ]
-        chosen, skipped = self._sampler.choose(candidates, count, update)
+        self._update_index()
+        chosen, skipped = self._index.choose(count, update)
         for group_id, cap in skipped.items():
             self._ready[group_id].skipped_by = cap
         return chosen
+
+    def _update_index(self) -> None:
+        alike = self._sampler.near_duplicate_cap > 0
+        for group_id in self._changed:
+            group = self._ready.get(group_id)
+            if group is None:
+                self._index.remove(group_id)
+            else:
+                self._index.put(
+                    candidate_of(group_id, group.number, group.used, self._usable(group), self._version, alike)
+                )
+        self._changed.clear()
 
     def _use(self, group_id: str) -> list[Attempt]:
         group = self._ready[group_id]
         usable = self._usable(group)
         for attempt in usable:
             group.train(attempt)
+        self._changed.add(group_id)
         if group.used >= self._reuse:
             self._close(group_id, group, "reuse_bound")
         return usable
@@ -209,6 +230,7 @@ class ReplayBuffer:
             if newer is known:
                 return
         group.attempts[attempt.trajectory_id] = attempt
+        self._changed.add(key)
         if not self._recalling:
             self._move_on(key, group)
 
@@ -253,6 +275,7 @@ class ReplayBuffer:
             if sum(not each.provisional for each in group.attempts.values()) < size:
                 return
             self._ready[group_id] = self._open.pop(group_id)
+            self._changed.add(group_id)
         if reason := self._why_no_signal(group):
             self._end(group_id, group, reason)
 
@@ -272,6 +295,7 @@ class ReplayBuffer:
     def _close(self, group_id: str, group: Group, reason: str) -> None:
         self._open.pop(group_id, None)
         self._ready.pop(group_id, None)
+        self._changed.add(group_id)
         # The group is kept until any copy would be stale; an attempt without versions counts as sampled now.
         freshest = max((self._version - (a.staleness(self._version) or 0) for a in group.attempts.values()), default=0)
         closed = self._closed[group_id] = ClosedGroup.of(

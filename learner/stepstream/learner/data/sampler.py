@@ -7,9 +7,10 @@ groups give the same choice. (Among equally fresh groups the first to come goes 
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import islice
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,8 @@ class Candidate:
     tenant: str
     signature: npt.NDArray[np.int64] | None = None
     """MinHash of its attempts' texts; None: unknown, so the group resembles no other."""
+    size_bytes: int = 0
+    """Memory of its attempts' tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,18 @@ class GroupSampler:
 
     def order(self, candidates: Sequence[Candidate], update: int) -> list[Candidate]:
         """Return the candidates in the order in which update number `update` takes them."""
+        return sorted(candidates, key=lambda candidate: self.key(candidate, update))
+
+    @property
+    def depends_on_update(self) -> bool:
+        """True if the order is another one for each update."""
+        return self.sampling == "weighted"
+
+    def key(self, candidate: Candidate, update: int) -> tuple[Any, ...]:
+        """Return the sort key of a candidate in update number `update`."""
         if self.sampling == "freshest":
-            return sorted(candidates, key=lambda c: (c.uses, c.lag, c.number))
-        return sorted(candidates, key=lambda c: (c.uses, self._draw_key(c, update), c.group_id))
+            return candidate.uses, candidate.lag, candidate.number
+        return candidate.uses, self._draw_key(candidate, update), candidate.group_id
 
     def choose(
         self, candidates: Sequence[Candidate], count: int, update: int
@@ -71,9 +83,12 @@ class GroupSampler:
         Returns:
             The chosen candidates, and for each skipped group, by id, the cap that skipped it.
         """
-        ordered = self.order(candidates, update)
+        return self.pick(self.order(candidates, update), count)
+
+    def pick(self, ordered: Iterable[Candidate], count: int) -> tuple[list[Candidate], dict[str, str]]:
+        """Take up to `count` candidates in their order, as `choose`; read no more of them than needed."""
         if not self.has_caps:
-            return ordered[:count], {}
+            return list(islice(ordered, count)), {}
         chosen: list[Candidate] = []
         skipped: dict[str, str] = {}
         most_of_tenant = max(1, math.floor(self.tenant_share * count + 1e-9))
@@ -146,6 +161,7 @@ def candidate_of(
         lag=max(attempt.staleness(version) or 0 for attempt in attempts),
         tenant=attempts[0].tenant,
         signature=union_signature([attempt.signature for attempt in attempts]) if with_signature else None,
+        size_bytes=sum(attempt.size_bytes for attempt in attempts),
     )
 
 

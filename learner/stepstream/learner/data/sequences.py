@@ -68,6 +68,12 @@ class TokenSequence:
     temperatures: npt.NDArray[np.float32] | None = None
     """Temperature at which each trained token was sampled, and at which it is scored; None: all 1. Shape [trained]."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of its arrays."""
+        arrays = (self.ids, self.trained, self.logprobs, self.versions, self.steps, self.temperatures)
+        return sum(array.nbytes for array in arrays if array is not None)
+
     def select(self, mask: npt.NDArray[np.bool_]) -> "TokenSequence":
         """Return the sequence with only the trained tokens of the mask, which has the shape [trained]."""
         trained = self.trained[mask]

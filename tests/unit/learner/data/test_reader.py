@@ -52,6 +52,17 @@ def test_an_invalid_record_reaches_its_group_and_becomes_a_dead_letter() -> None
         assert (attempt.position, attempt.tenant, attempt.sequences) == ((2, 5), "shop", ())
 
 
+def test_reading_waits_while_too_many_bytes_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "EventConsumer", Scripted)
+    batches = Reader(KafkaSettings(), None, LIMITS, {}, most_bytes=1)  # type: ignore[arg-type]
+    try:
+        for taken in range(1, 6):
+            assert batches.next(TIMEOUT_S)
+            assert Scripted.made.polled <= taken + 1
+    finally:
+        batches.close()
+
+
 def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded_by: set[str] = set()
 
