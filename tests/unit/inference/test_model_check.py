@@ -38,6 +38,8 @@ def test_a_model_that_works_has_no_fault(tmp_path: Path) -> None:
     assert "LlamaForCausalLM only" in texts["torch engine"]
     assert "one file" in texts["weights"]
     assert "F32" in texts["weights"]
+    assert "GiB in full" in texts["memory"]
+    assert "adapters of rank 16" in texts["memory"]
 
 
 @pytest.mark.parametrize(

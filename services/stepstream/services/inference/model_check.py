@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from stepstream.config import LearnerSettings
+from stepstream.learner.model.memory_plan import plan_memory
+from stepstream.learner.model.model_shape import shape_of
 from stepstream.learner.model.pretrained import CannotTrain, config_of
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer, TemplateError
 from stepstream.services.inference.engine import CheckpointRefusedError
@@ -23,8 +26,7 @@ from stepstream.services.inference.weight_files import read_weights
 from stepstream.versions.layout import weights_folder
 
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
-_TRAINING_BYTES = 16
-"""Bytes a parameter of full training: float32 weight, gradient and Adam's two moments."""
+_LORA_RANK = 16
 _PREFERRED_PARSERS = ("hermes", "llama3_json", "mistral", "pythonic")
 
 
@@ -81,12 +83,19 @@ def _weights(folder: Path) -> Iterator[Finding]:
     count = sum(size // _DTYPE_BYTES[entries[name].dtype] for name, size in sizes.items())
     form = f"{files} shards" if files > 1 else "one file"
     yield Finding("weights", "ok", f"{count:,} parameters in {', '.join(dtypes)}, {form}")
-    yield Finding(
-        "memory",
-        "ok",
-        f"serving {_gib(sum(sizes.values()))} and a cache; full training {_gib(count * _TRAINING_BYTES)} over all GPUs "
-        "and activations",
-    )
+    yield Finding("memory", "ok", f"serving {_gib(sum(sizes.values()))} and a cache; {_training_memory(folder)}")
+
+
+def _training_memory(folder: Path) -> str:
+    """Return what one GPU needs for training, in full and with adapters."""
+    needs = []
+    for name, rank in (("in full", 0), (f"with adapters of rank {_LORA_RANK}", _LORA_RANK)):
+        config = LearnerSettings(device="cuda", precision="bfloat16", lora_rank=rank)
+        try:
+            needs.append(f"{_gib(plan_memory(shape_of(folder, config), config, 1).gpu_total)} {name}")
+        except CannotTrain:
+            return "it cannot be trained"
+    return f"training on one GPU {', '.join(needs)} (stepstream plan-memory: more GPUs, settings)"
 
 
 def _gib(count: int) -> str:
