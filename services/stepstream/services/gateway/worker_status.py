@@ -51,8 +51,8 @@ class WorkerFollower:
 
     def _check(self) -> None:
         self._timer = self._loop.call_later(_CHECK_S, self._check)
-        is_ready = not self._announced and self._table.current and bool(self._membership.models)
-        if self._membership.drop_silent(time.monotonic()) or is_ready:
+        is_ready = not self._announced and self._table.current and bool(self._membership.workers())
+        if (self._membership.drop_silent(time.monotonic()) and self._announced) or is_ready:
             self._announce()
 
     def _announce(self) -> None:
