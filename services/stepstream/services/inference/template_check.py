@@ -110,7 +110,7 @@ def _stability(
     try:
         continue_prompt(Prefix(ids, len(messages) - 1), messages, rendering, tokenizer.end_tokens)
     except CannotContinueError as error:
-        return Finding(name, "note", f"each step begins a new training sequence ({error.reason})")
+        return Finding(name, "note", f"begins a new training sequence ({error.reason})")
     stable = after.startswith(before + _up_to_end(turn, tokenizer))
     how = "the text is stable" if stable else "the text changes, and the recorded ids are continued"
     return Finding(name, "ok", f"{how}: one training sequence")
