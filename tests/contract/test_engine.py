@@ -1,6 +1,7 @@
 """Check every engine against the contract of `stepstream.services.inference.engine`."""
 
 import asyncio
+import json
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from waiting import TIMEOUT_S
 
 from stepstream.config import InferenceSettings
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import (
     BadPromptError,
@@ -302,6 +304,32 @@ def without_a_tensor(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(("text", "called"), [("get(a)", True), ("geez", False), ("get(a", False)])
+async def test_vllm_has_our_tool_parsers(served: Served, text: str, called: bool) -> None:
+    """The default parser, in whole and streamed replies; the model is made to write the text."""
+    if not isinstance(served.engine, VllmEngine):
+        pytest.skip("the torch engine's worker parses in its own process: tests/unit/inference/test_app.py")
+    tools = [{"type": "function", "function": {"name": "get", "parameters": {}}}]
+    body = {"model": "demo", "messages": [{"role": "user", "content": "q"}], "tools": tools, "max_tokens": 30}
+    body |= {"structured_outputs": {"choice": [text]}}
+    async with served.engine.post("/v1/chat/completions", json.dumps(body).encode()) as answer:
+        message = (await answer.json())["choices"][0]["message"]
+    stream = CHAT.stream()
+    async with served.engine.post("/v1/chat/completions", json.dumps(body | {"stream": True}).encode()) as answer:
+        async for line in answer.content:
+            if line.startswith(b"data: {"):
+                stream.add(json.loads(line[6:]))
+    streamed = stream.answer()
+    if called:
+        [call] = message["tool_calls"]
+        assert call["function"] == {"name": "get", "arguments": '{"input": "a"}'}
+        assert [(c["name"], c["arguments"]) for c in streamed.message["tool_calls"]] == [("get", '{"input": "a"}')]
+        assert streamed.finish_reason == "tool_calls"
+    else:
+        assert (message["content"], message["tool_calls"]) == (text, [])
+        assert (streamed.message["content"], streamed.message["tool_calls"]) == (text, [])
 
 
 @pytest.mark.parametrize(

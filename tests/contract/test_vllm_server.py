@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
+import torch
 import uvicorn
 from engine_models import TransformersModel, trained_version
 from labelled_records import tiny_model
@@ -31,7 +32,7 @@ from stepstream.services.inference.forward import ChatForwarder
 from stepstream.services.inference.tool_parsers import NoTools
 from stepstream.services.inference.vllm_engine import VllmEngine
 from stepstream.services.inference.worker import Worker
-from stepstream.topics.events import new_checkpoint
+from stepstream.topics.events import Checkpoint, Track, new_checkpoint
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.vllm]
 
@@ -41,6 +42,7 @@ MESSAGES = [{"role": "user", "content": "q:a+c"}]
 ASK: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "max_tokens": 24}
 RECORDED = {"logprobs": True, "return_token_ids": True, "plain_logprobs": True}
 TOOLS = [{"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}]
+DATED = "{%- if dated is defined -%}{{ strftime_now('%d %b %Y') }}{%- endif -%}"
 CALL = '<tool_call>{"name": "get", "arguments": {"input": "%s"}}</tool_call>'
 
 
@@ -57,17 +59,20 @@ class Served:
     loads: int = 0
 
     async def load(self, which: int) -> int:
+        """Serve one of the versions under a new number."""
         self.loads += 1
-        checkpoint = new_checkpoint(
-            event_id="", occurred_at_us=0, model=MODEL, version=self.loads, uri="", weights_sha256="", files=[],
-            code_version="",
-        )  # fmt: skip
-        await self.worker.load(checkpoint, self.folders[which])
+        await self.worker.load(checkpoint(self.loads), self.folders[which])
         return self.loads
 
-    async def post(self, **fields: Any) -> tuple[int, dict[str, Any]]:
-        async with self.http.post(f"{self.url}/v1/chat/completions", json=ASK | fields) as answer:
+    async def post(self, headers: Any = None, **fields: Any) -> tuple[int, dict[str, Any]]:
+        async with self.http.post(f"{self.url}/v1/chat/completions", json=ASK | fields, headers=headers) as answer:
             return answer.status, await answer.json()
+
+    async def ask_base(self) -> Answer:
+        """Return the answer of the full weights, which the worker's front gives only to a track that has them."""
+        body = json.dumps(ASK | RECORDED).encode()
+        async with self.engine.post("/v1/chat/completions", body) as answer:
+            return CHAT.answer(await answer.json())
 
     async def ask(self, **fields: Any) -> Answer:
         """Return a complete reply as the gateway reads it."""
@@ -96,16 +101,20 @@ class Served:
 async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     require_package("vllm")
     base = tmp_path_factory.mktemp("models")
-    folders = [trained_version(tiny_model(base / f"root-{seed}", seed), base / f"v{seed}") for seed in range(2)]
+    roots = [tiny_model(base / f"root-{seed}", seed) for seed in range(2)]
+    for root in roots:
+        template = root / "chat_template.jinja"
+        template.write_text(DATED + template.read_text())
+    folders = [trained_version(root, base / f"v{seed}") for seed, root in enumerate(roots)]
     settings = InferenceSettings(
         engine="vllm", model=MODEL, tool_parser="hermes", max_batch=16, max_model_len=512, lora_rank=8,
         max_adapters=2, smoke_prompts=["q:a"],
     )  # fmt: skip
     engine = VllmEngine(settings)
-    worker = Worker(MODEL, engine, settings.max_model_len)
+    worker = Worker(MODEL, engine, settings.max_model_len, tracks=("stable", "canary"), max_adapters=2)
     port = free_block(1)
     app = App(worker, NoTools(), ChatForwarder(engine))
-    server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_config=None))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_config=None, timeout_keep_alive=120))
     task = asyncio.create_task(server.serve())
     async with aiohttp.ClientSession() as http:
         served = Served(
@@ -182,20 +191,30 @@ async def test_the_stock_client_gets_parallel_calls_and_structured_outputs(serve
 
 
 async def test_a_prompt_continues_the_recorded_ids(served: Served) -> None:
-    first = await served.ask(stop=["+"], temperature=1, seed=3)
+    said = {"role": "assistant", "content": "abc"}
+    first = await served.ask(structured_outputs={"choice": [said["content"]]})
+    assert first.message["content"] == said["content"]
     recorded = [*first.prompt_token_ids, *first.token_ids]
-    said = {"role": "assistant", "content": first.message["content"] or ""}
     messages = [*MESSAGES, said, {"role": "user", "content": "more"}]
     prefix = {"token_ids": recorded, "messages": 2}
     status, reply = await served.post(messages=messages, stepstream_prefix=prefix, **RECORDED)
-    assert status == 200
-    if reply["stepstream_prefix"] == "splice":
-        assert reply["prompt_token_ids"][: len(recorded)] == recorded
+    assert (status, reply["stepstream_prefix"]) == (200, "splice")
+    assert reply["prompt_token_ids"] == ChatTokenizer(served.folders[0]).prompt_ids(messages, [])
+    streamed = await served.stream(messages=messages, stepstream_prefix=prefix)
+    assert (streamed.prefix, streamed.token_ids) == ("splice", reply["choices"][0]["token_ids"])
     edited = [*MESSAGES, {"role": "assistant", "content": "never said"}, messages[2]]
     _, reply = await served.post(messages=edited, stepstream_prefix=prefix, **RECORDED)
     assert (reply["stepstream_prefix"], reply["stepstream_prefix_reason"]) == ("none", "turn_differs")
     status, reply = await served.post(stepstream_prefix={"token_ids": []})
     assert (status, reply["error"]["param"]) == (400, "stepstream_prefix")
+
+
+async def test_a_template_gets_the_date_of_the_trajectorys_start(served: Served) -> None:
+    dated = {"chat_template_kwargs": {"dated": True}, "stepstream_started_at_us": 1_721_995_200_000_000}
+    answer = await served.ask(**dated)
+    assert "26 Jul 2024" in ChatTokenizer(served.folders[0]).decode(answer.prompt_token_ids)
+    status, reply = await served.post(stepstream_started_at_us="yesterday")
+    assert (status, reply["error"]["param"]) == (400, "stepstream_started_at_us")
 
 
 async def test_twenty_swaps_under_load_fail_no_request(served: Served) -> None:
@@ -270,33 +289,36 @@ async def test_a_version_that_fails_in_vllm_is_refused_and_the_served_one_stays(
 
 
 async def test_adapters_of_two_versions_and_the_base_answer_at_once(served: Served, tmp_path: Path) -> None:
-    base = await served.load(0)
-    references = {}
-    for version, seed in ((901, 1), (902, 2)):
-        folder = adapters(served.folders[0], tmp_path / str(version), seed)
-        await served.engine.load_adapter(folder, version)
-        model = AutoModelForCausalLM.from_pretrained(served.folders[0])
-        references[version] = TransformersModel.of(PeftModel.from_pretrained(model, folder).merge_and_unload())
-    names = [served.engine.served_name(version) or MODEL for version in (901, 902, base)]
-    assert names == [f"{MODEL}@901", f"{MODEL}@902", MODEL]
-    answers = await asyncio.gather(*(served.ask(model=name) for name in names), served.stream(model=names[0]))
-    for version, answer in zip((901, 902, base, 901), answers, strict=True):
+    root, base = served.folders[0], await served.load(0)
+    references, folders = {base: served.references[0]}, {}
+    tracks: dict[int, Track] = {901: "stable", 902: "canary"}
+    for version, track in tracks.items():
+        folders[version] = adapters(root, tmp_path / str(version), seed=version)
+        await served.worker.load_adapter(checkpoint(version, base), root, folders[version], track)
+        merged = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(root), folders[version])
+        references[version] = TransformersModel.of(merged.merge_and_unload())
+    names = [status["served_name"] for status in served.worker.served_versions()]
+    assert names == [f"{MODEL}@901", f"{MODEL}@902"]
+
+    canary = {"headers": {"x-stepstream-track": "canary"}}
+    requests = {901: [served.ask(), served.stream(), served.ask(model=f"{MODEL}@900")], 902: [served.ask(**canary)]}
+    answers = await asyncio.gather(*(answer for version in requests for answer in requests[version]), served.ask_base())
+    for version, answer in zip((901, 901, 901, 902, base), answers, strict=True):
         assert answer.model == MODEL
         assert answer.weight_versions == [{"version": version, "start": 0, "end": len(answer.token_ids)}]
-        reference = references.get(version, served.references[0])
-        assert answer.token_ids == reference.greedy(answer.prompt_token_ids, ASK["max_tokens"]), version
-    assert len({tuple(answer.token_ids) for answer in answers[:3]}) == 3
+        assert answer.token_ids == references[version].greedy(answer.prompt_token_ids, ASK["max_tokens"]), version
+    assert len({tuple(answer.token_ids) for answer in answers}) == 3
 
-    await served.engine.unload_adapter(901)
-    assert served.engine.served_name(901) == ""
-    assert (await served.post(model=f"{MODEL}@901"))[0] == 404
-    nan = adapters(served.folders[0], tmp_path / "nan", 3, scale=float("nan"))
-    large = adapters(served.folders[0], tmp_path / "large", 3, rank=16)
+    await served.worker.load_adapter(checkpoint(902, base), root, folders[902], "stable")  # promoted
+    await served.worker.end_canary()
+    assert (await served.ask()).weight_versions[0]["version"] == 902
+    nan = adapters(root, tmp_path / "nan", 3, scale=float("nan"))
+    large = adapters(root, tmp_path / "large", 3, rank=16)
     for folder, reason in ((nan, "NaN"), (large, "rank"), (tmp_path / "missing", "cannot be read")):
         with pytest.raises(CheckpointRefusedError, match=reason):
-            await served.engine.load_adapter(folder, 903)
-    assert (await served.post(model=f"{MODEL}@902"))[0] == 200
-    await served.engine.unload_adapter(902)
+            await served.worker.load_adapter(checkpoint(903, base), root, folder, "stable")
+    assert (await served.ask()).weight_versions[0]["version"] == 902
+    await served.load(0)
 
 
 async def test_health_models_and_metrics(served: Served) -> None:
@@ -309,10 +331,16 @@ async def test_health_models_and_metrics(served: Served) -> None:
     assert text.count("# TYPE process_cpu_seconds_total") == 1
 
 
+def checkpoint(version: int, base: int | None = None) -> Checkpoint:
+    """Return the event of a version, of which the worker needs only the numbers here."""
+    return new_checkpoint(
+        event_id="", occurred_at_us=0, model=MODEL, version=version, uri="", weights_sha256="", files=[],
+        code_version="", base_version=base, format="full" if base is None else "lora",
+    )  # fmt: skip
+
+
 def adapters(base: Path, folder: Path, seed: int, *, rank: int = 8, scale: float = 1.0) -> Path:
     """Write random adapters of a model in PEFT's layout."""
-    import torch
-
     model = get_peft_model(
         AutoModelForCausalLM.from_pretrained(base),
         LoraConfig(r=rank, lora_alpha=16, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),

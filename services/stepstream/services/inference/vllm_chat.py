@@ -1,11 +1,12 @@
 """Add to vLLM's own chat completions what the gateway records: versions of the tokens and plain logprobs.
 
 vLLM renders, samples and parses; its replies have token ids already. This adds `weight_versions` to each choice, writes
-logprobs as plain numbers where `plain_logprobs` is requested, continues the ids of `stepstream_prefix`, and refuses
-fields that vLLM would ignore.
+logprobs as plain numbers where `plain_logprobs` is requested, continues the ids of `stepstream_prefix`, gives templates
+the date of `stepstream_started_at_us`, and refuses fields that vLLM would ignore.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -22,6 +23,8 @@ WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 )
 """OpenAI's fields that change no token of a response."""
+CLOCK = "strftime_now"
+"""Function of chat templates that gives the date; here that of the trajectory's start, for a stable prompt."""
 
 
 class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
@@ -39,6 +42,14 @@ class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
         ignored = sorted((request.model_extra or {}).keys() - ADDITIONS - WITHOUT_EFFECT)
         if ignored:
             return self.create_error_response(f"'{ignored[0]}' is not supported", param=ignored[0])
+        started = (request.model_extra or {}).get("stepstream_started_at_us")
+        if started is not None:
+            try:
+                clock = datetime.fromtimestamp(started / 1e6, UTC).strftime
+            except (TypeError, ValueError, OverflowError, OSError):
+                name = "stepstream_started_at_us"
+                return self.create_error_response(f"'{name}' must be microseconds since 1970", param=name)
+            request.chat_template_kwargs = {**(request.chat_template_kwargs or {}), CLOCK: clock}
         return await super().create_chat_completion(request, raw_request)
 
     async def render_chat_request(self, request: Any) -> Any:
@@ -88,6 +99,10 @@ class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
         async for event in events:
             yield _with_additions(event, versions, added) if added or '"finish_reason":"' in event else event
             added = {}
+
+    def _engine_chat_template_kwargs(self, chat_template_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Leave out the clock, which vLLM cannot send to its engine's process."""
+        return {name: value for name, value in chat_template_kwargs.items() if name != CLOCK}
 
     def _base(self, model: str) -> str:
         """Return the name of the model that an adapter belongs to; a reply names the model, spans the version."""

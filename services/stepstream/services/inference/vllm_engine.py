@@ -41,7 +41,7 @@ class VllmEngine(Engine):
         self._version: int | None = None
         self._tensors: dict[str, TensorEntry] = {}
         self._tokenizer: dict[str, str] = {}
-        self._adapters: set[int] = set()
+        self._adapters: dict[int, Path] = {}
         self._process = VllmProcess(inference)
         self._process.ended.add_done_callback(self._end)
 
@@ -85,17 +85,20 @@ class VllmEngine(Engine):
         if self._version is None or not self._inference.lora_rank:
             needed = "load full weights first" if self._inference.lora_rank else "set inference.lora_rank"
             raise CheckpointRefusedError(f"{folder}: vLLM serves no adapters yet: {needed}")
+        if self._adapters.get(version) == folder:
+            return
         await asyncio.to_thread(_check_adapter, folder)
+        await self.unload_adapter(version)  # of another folder
         name = self._adapter_name(version)
         await self._update_adapters("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
-        self._adapters.add(version)
+        self._adapters[version] = folder
 
     async def unload_adapter(self, version: int) -> None:
         """See `Engine.unload_adapter`."""
         self._check_alive()
         if version in self._adapters:
             await self._update_adapters("/v1/unload_lora_adapter", {"lora_name": self._adapter_name(version)})
-            self._adapters.discard(version)
+            del self._adapters[version]
 
     def served_name(self, version: int) -> str:
         """Return the adapters' name; empty: full weights, which have the model's name."""
