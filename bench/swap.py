@@ -2,9 +2,10 @@
 
 Run it as `.venv/bin/python bench/swap.py [--quick] [--sizes NAME,NAME] [--rounds N]`. Streams run all the time. The
 event is at hand when the clock starts; fetching (with digests), checks and swap follow, then a request for one token.
-The ways: `file` from the page cache, `cold file` after its pages are dropped, `memory` from /dev/shm, `lora` as adapter
-beside the base. Beside them stand a restart of vLLM on the same version, and the times in which this machine reads the
-bytes from disk, copies them in memory and digests them, measured in the same run.
+The ways: `file` from the page cache, `cold file` after its pages are dropped, `memory` from /dev/shm, `delta` as the
+difference of a step from the version before, `lora` as adapter beside the base. Beside them stand a restart of vLLM on
+the same version, and the times in which this machine reads the bytes from disk, copies them in memory and digests them,
+measured in the same run.
 """
 
 import argparse
@@ -26,15 +27,18 @@ from typing import Any
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from stepstream.config import InferenceSettings
-from stepstream.learner.model.checkpoint import write_root
+from stepstream.learner.model.checkpoint import describe, write_root
 from stepstream.learner.tiny.model import build_tokenizer
 from stepstream.services.inference.engine import SamplingParams
 from stepstream.services.inference.vllm_engine import VllmEngine
 from stepstream.topics.events import Checkpoint, new_checkpoint
+from stepstream.versions.delta import write_delta
 from stepstream.versions.fetch import fetch_version
+from stepstream.versions.store import local_path
 
 SIZES = {
     # hidden, layers, heads, key heads, feed-forward
@@ -83,6 +87,26 @@ def make_version(size: str, seed: int, folder: Path) -> Checkpoint:
     )  # fmt: skip
 
 
+def make_delta(base: Checkpoint, folder: Path) -> Checkpoint:
+    """Write a version whose weights are those of `base` after a step of 1e-5, as the difference of both."""
+    weights = local_path(base["uri"])
+    assert weights is not None
+    with tempfile.TemporaryDirectory() as scratch:
+        stepped = Path(shutil.copytree(weights / "weights", Path(scratch) / "weights"))
+        for file in stepped.glob("*.safetensors"):
+            tensors = {
+                name: tensor + 1e-5 * torch.randn_like(tensor).sign() for name, tensor in load_file(file).items()
+            }
+            save_file(tensors, file, {"format": "pt"})
+        shutil.copytree(stepped, folder / "weights", ignore=shutil.ignore_patterns("*.safetensors*"))
+        if not write_delta(stepped, weights / "weights", folder / "weights"):
+            raise RuntimeError(f"{stepped} and {weights} have other tensors")
+    return new_checkpoint(
+        event_id=f"{base['event_id']}-delta", occurred_at_us=0, model="bench", version=3, uri=folder.as_uri(),
+        files=describe(folder), weights_sha256="", code_version="bench", format="delta", base_version=base["version"],
+    )  # fmt: skip
+
+
 def make_adapters(base: Path, folder: Path) -> Path:
     """Write random adapters of rank 16 for all projections."""
     torch.set_default_dtype(torch.float32)
@@ -119,14 +143,17 @@ async def first_token(engine: VllmEngine) -> None:
         pass
 
 
-async def measure_swap(engine: VllmEngine, gaps: Gaps, checkpoint: Checkpoint, version: int) -> dict[str, float]:
-    """Take one version in and return the seconds to its first token and the gaps meanwhile."""
+async def measure_swap(
+    engine: VllmEngine, gaps: Gaps, checkpoint: Checkpoint, version: int, base: Checkpoint | None = None
+) -> dict[str, float]:
+    """Take one version in and return the seconds to its first token and the gaps meanwhile; `base`: of a delta."""
     start = time.perf_counter()
-    folder = await asyncio.to_thread(fetch_version, checkpoint, Path(tempfile.gettempdir()))
-    fetched = time.perf_counter()
-    await engine.load(folder, version)
-    await first_token(engine)
-    end = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="swap-bench-") as cache:
+        folder = await asyncio.to_thread(fetch_version, checkpoint, lambda _model, _version: base, Path(cache))
+        fetched = time.perf_counter()
+        await engine.load(folder, version)
+        await first_token(engine)
+        end = time.perf_counter()
     await asyncio.sleep(0.5)  # the gaps that the swap made end with a token
     return {"seconds": end - start, "fetch_s": fetched - start, "p99_ms": gaps.p99_ms(start, end)}
 
@@ -185,6 +212,7 @@ async def measure_size(size: str, rounds: int, base: Path) -> dict[str, Any]:
         for checkpoint in versions:
             folder = shutil.copytree(base / f"v{checkpoint['version']}", shared / str(checkpoint["version"]))
             in_memory.append(checkpoint | {"uri": folder.as_uri()})
+        delta = make_delta(versions[0], base / "delta")
         adapters = make_adapters(folders[0], base / "adapters")
         started = time.perf_counter()
         await engine.load(folders[0], 1)
@@ -196,13 +224,21 @@ async def measure_size(size: str, rounds: int, base: Path) -> dict[str, Any]:
             quiet = time.perf_counter()
             await asyncio.sleep(2.0)
             ways["none"] = {"p99_ms": round(gaps.p99_ms(quiet, time.perf_counter()), 1)}
-            for way, given in (("file", versions), ("cold file", versions), ("memory", in_memory)):
+            pairs = (
+                ("file", versions),
+                ("cold file", versions),
+                ("memory", in_memory),
+                ("delta", [versions[0], delta]),
+            )
+            for way, given in pairs:
                 measured = []
                 for turn in range(rounds):
                     number += 1
                     if way == "cold file":
                         drop_pages(folders[(turn + 1) % 2].glob("*.safetensors"))
-                    measured.append(await measure_swap(engine, gaps, given[(turn + 1) % 2], number))
+                    one = await measure_swap(engine, gaps, given[(turn + 1) % 2], number, versions[0])
+                    if way != "delta" or turn % 2 == 0:
+                        measured.append(one)
                 ways[way] = middle(measured)
             measured = [
                 await measure_adapter(engine, gaps, Path(shutil.copytree(adapters, base / f"a{turn}")), 1000 + turn)
