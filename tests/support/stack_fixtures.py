@@ -46,7 +46,8 @@ def with_long_deadlines(settings: Settings) -> Settings:
 def base_settings() -> Settings:
     """The defaults for a tiny model, with long deadlines; of the environment only Kafka's jars' folder counts."""
     home = {name: value for name, value in os.environ.items() if name == "STEPSTREAM_BROKER_HOME"}
-    return with_long_deadlines(load({**home, "STEPSTREAM_LEARNER_PRESET": "tiny"}))
+    tiny = {"STEPSTREAM_LEARNER_PRESET": "tiny", "STEPSTREAM_INFERENCE_MAX_MODEL_LEN": "512"}
+    return with_long_deadlines(load({**home, **tiny}))
 
 
 @pytest.fixture(scope="session")

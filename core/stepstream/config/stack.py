@@ -177,7 +177,12 @@ class InferenceSettings(Section):
         "", "Format of the model's reasoning: one of vLLM's parsers, as `qwen3`; empty: reasoning is text."
     )
     max_batch: int = setting(128, "Sequences that the torch engine decodes together.", unit="sequences", ge=1)
-    max_model_len: int = setting(512, "Longest context.", unit="tokens", ge=16)
+    max_model_len: int = setting(
+        0,
+        "Longest context; 0: the model's own, with vLLM as much of it as fits the memory.",
+        unit="tokens",
+        ge=0,
+    )
     threads: int = setting(1, "CPU threads of the engine.", unit="threads", ge=1)
     device: str = setting(
         "cpu", "Device of the torch engine: `cpu`, `cuda` or `cuda:1`.", pattern=r"^(cpu|cuda(:\d+)?)$"

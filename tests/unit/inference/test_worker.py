@@ -1,6 +1,7 @@
 """Test the slots of a worker: a canary beside the stable version, and its end."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from labelled_records import tiny_model
 from safetensors.torch import load_file, save_file
 
-from stepstream.services.inference.engine import CheckpointRefusedError, Engine, SamplingParams
+from stepstream.services.inference.engine import BadPromptError, CheckpointRefusedError, Engine, SamplingParams
 from stepstream.services.inference.torch_engine import TorchEngine
 from stepstream.services.inference.worker import Slot, Worker
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file, new_served_version
@@ -67,6 +68,18 @@ async def test_each_track_has_its_version(worker: Worker, folders: dict[int, Pat
 
     await worker.load(checkpoint(1), folders[1], "canary")
     assert worker.tracks == {"stable": 1, "canary": 1}
+
+
+async def test_an_engine_without_a_limit_applies_the_model_s(folders: dict[int, Path]) -> None:
+    longest = json.loads((folders[1] / "config.json").read_text())["max_position_embeddings"]
+    engine = TorchEngine(1, 2**31 - 1, 1)
+    await engine.load(folders[1], 1)
+    params = SamplingParams(2**31 - 1, temperature=0)
+    with pytest.raises(BadPromptError, match=f"takes 1 to {longest - 1}"):
+        await anext(aiter(engine.generate([3] * longest, params)))
+    chunks = [chunk async for chunk in engine.generate([3] * (longest - 2), params)]
+    assert 1 <= sum(len(chunk.token_ids) for chunk in chunks) <= 2
+    await engine.close()
 
 
 async def test_requests_of_an_ended_canary_finish_on_it(worker: Worker, folders: dict[int, Path]) -> None:

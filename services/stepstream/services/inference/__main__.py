@@ -18,6 +18,8 @@ from stepstream.services.listen import listen
 from stepstream.topics.client import wait_for_kafka
 
 _KEEP_ALIVE_S = 120  # longer than clients keep idle connections, so that no request meets a closing one
+_NO_LIMIT = 2**31 - 1
+"""Length that no model reaches: the engine then applies the model's own."""
 
 
 def main(settings: Settings, _stop: Stop) -> None:
@@ -70,19 +72,19 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 
 def _served(inference: InferenceSettings) -> tuple[Worker, App]:
     """Make the worker and its application; only the torch engine, whose models are tiny, holds two sets of weights."""
+    length = inference.max_model_len or _NO_LIMIT
     if inference.engine == "vllm":
         from stepstream.services.inference.vllm_engine import VllmEngine
 
         engine = VllmEngine(inference)
         kept = inference.max_adapters if inference.lora_rank else 0
-        worker = Worker(inference.model, engine, inference.max_model_len, tracks=inference.tracks, max_adapters=kept)
+        worker = Worker(inference.model, engine, length, tracks=inference.tracks, max_adapters=kept)
         return worker, App(worker, NoTools(), ChatForwarder(engine))
     from stepstream.services.inference.torch_engine import TorchEngine
 
     def new_engine() -> Engine:
-        return TorchEngine(inference.max_batch, inference.max_model_len, inference.threads, inference.device)
+        return TorchEngine(inference.max_batch, length, inference.threads, inference.device)
 
-    length = inference.max_model_len
     try:
         first = new_engine()
     except EngineError as error:

@@ -92,7 +92,7 @@ class VllmProcess:
         inference = self._inference
         command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(folder)]
         command += ["--uds", str(self._socket), "--uvicorn-log-level", "warning", "--enable-scale-out"]
-        command += ["--served-model-name", inference.model, "--max-model-len", str(inference.max_model_len)]
+        command += ["--served-model-name", inference.model, "--max-model-len", str(inference.max_model_len or "auto")]
         command += ["--max-num-seqs", str(inference.max_batch), "--logprobs-mode", "processed_logprobs"]
         command += ["--generation-config", "vllm"]  # else the model's own file changes requests without a word
         command += ["--weight-transfer-config", orjson.dumps({"backend": BACKEND}).decode()]
