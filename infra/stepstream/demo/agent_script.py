@@ -1,7 +1,6 @@
 """Run the agent of `stepstream demo-model`: a script of the user's, which knows the gateway's address and no more."""
 
 import json
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -51,7 +50,7 @@ class AgentScript:
         if self._process is None:
             return
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.terminate()
             try:
                 self._process.wait(_STOP_S)
             except subprocess.TimeoutExpired:

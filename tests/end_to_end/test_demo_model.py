@@ -1,0 +1,112 @@
+"""Let SmolLM2 learn behind vLLM for one update, with one swap under load, by the commands of the tutorial."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from stack_fixtures import with_long_deadlines, with_settings
+from waiting import wait_until
+
+from stepstream.config import Settings, environment_of
+from stepstream.demo.configuration import demo_settings
+from stepstream.demo.model_run import without_fleet
+from stepstream.demo.run_stats import RunStats
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.stack import Stack
+
+pytestmark = pytest.mark.vllm
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text("utf-8"), re.DOTALL)
+COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
+AGENT = ".venv/bin/python examples/python/house_agent.py"
+TASKS = 4
+
+
+@pytest.fixture(scope="module")
+def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    profile = isolated(with_long_deadlines(demo_settings("demo_model.toml")), tmp_path_factory.mktemp("model"))
+    small = with_settings(
+        profile,
+        stack={"workers": 1, "canary_workers": 0, "start_deadline_s": 900.0},  # vLLM's start on a busy machine
+        broker={"home": base_settings.broker.home},
+        learner={"groups_per_update": 1},
+        gateway={"upstreams": profile.gateway.upstreams[:1]},
+    )
+    with Stack(small, without_fleet(small)) as stack:
+        yield stack.settings
+
+
+def command_line(command: str, settings: Settings) -> list[str]:
+    """Return the words of a tutorial's command with this interpreter, this gateway and few tasks."""
+    words = command.replace("--tasks 100", f"--tasks {TASKS}").split()
+    if words[0] == ".venv/bin/stepstream":
+        return [sys.executable, "-m", "stepstream.cli.main", *words[1:]]
+    assert words[0] == ".venv/bin/python"
+    return [sys.executable, *words[1:], "--url", settings.fleet.gateway_url]
+
+
+def run(command: str, settings: Settings) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **environment_of(settings)}
+    words = command_line(command, settings)
+    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def succeeds(command: str, settings: Settings) -> bool:
+    return run(command, settings).returncode == 0
+
+
+def succeed(command: str, settings: Settings) -> str:
+    done = run(command, settings)
+    assert done.returncode == 0, f"{command}: {done.stderr}{done.stdout}"
+    return done.stdout
+
+
+@contextmanager
+def background(command: str, settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([*command_line(command, settings), "--concurrency", "16"], cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def test_the_tutorial_names_commands_of_each_kind() -> None:
+    assert COMMANDS[0] == "make demo-model"
+    assert COMMANDS[1].startswith(f"{AGENT} --split eval")
+    assert COMMANDS[2] == AGENT
+    assert {"promote", "canary", "rollback", "follow"} <= {line.split()[2] for line in COMMANDS[3:]}
+
+
+def test_a_version_is_learnt_and_served_under_load(settings: Settings) -> None:
+    evaluate, work, *manage = COMMANDS[1:]
+    result = json.loads(succeed(evaluate, settings).splitlines()[-1])
+    assert result["attempts"] == TASKS
+    assert result["succeeded"] <= TASKS
+
+    with closing(RunStats(settings, 0, 0)) as stats:
+        with background(work, settings) as agent:
+
+            def has_swapped() -> bool:
+                assert agent.poll() is None, "the agent ended"
+                return stats.swaps() >= 1
+
+            wait_until(has_swapped, "a trajectory of version 1")
+        assert stats.failed_requests() == 0
+        kept, continued = stats.prefix_kept()
+        assert kept >= 0.99 or continued < 10
+
+    for command in manage:
+        if " status " in command:  # the learner may publish, and the worker swap, at any time
+            wait_until(partial(succeeds, command, settings), command)
+        else:
+            succeed(command, settings)
