@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,7 +75,7 @@ def background(command: str, settings: Settings) -> Iterator[subprocess.Popen[by
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         process.wait()
 
 
