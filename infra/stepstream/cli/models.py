@@ -97,15 +97,15 @@ def rebuild(name: str, as_json: bool) -> None:
     """
     from stepstream.learner.data.sequences import Invalid
     from stepstream.learner.lineage import UnknownVersion
-    from stepstream.learner.model.checkpoint import CheckpointFault
     from stepstream.learner.rebuild import CannotRebuild
     from stepstream.learner.rebuild import rebuild as rebuild_version
+    from stepstream.versions.layout import VersionRejected
 
     model, version = _parse(name)
     try:
         with _log() as settings:
             result = rebuild_version(settings, model, version)
-    except (UnknownVersion, CannotRebuild, CheckpointFault, Invalid) as error:
+    except (UnknownVersion, CannotRebuild, VersionRejected, Invalid) as error:
         raise click.ClickException(str(error)) from None
     if as_json:
         click.echo(json.dumps(asdict(result) | {"equal": result.equal}))

@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -25,7 +27,8 @@ from stepstream.learner.data.sampler import sampler_of
 from stepstream.learner.data.sequences import Limits
 from stepstream.learner.decisions import Decider
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
-from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, verify
+from stepstream.learner.model import lora
+from stepstream.learner.model.checkpoint import cache_folder
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.publish import flush_producer, owner_of, publish_version, send
@@ -39,6 +42,8 @@ from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, UpdateInput, new_update_input
 from stepstream.topics.exclusive_producer import Fenced
 from stepstream.topics.producer import EventProducer
+from stepstream.versions.fetch import fetch_whole
+from stepstream.versions.layout import VersionRejected
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +71,7 @@ def main(settings: Settings, stop: Stop) -> None:
             versions = _wait_for_version(settings, codec, stop)
             if versions is not None:
                 _Lineage(settings, codec, producer, owner, sender, versions, stop).train()
-    except (CheckpointFault, CannotTrain, UnknownVersion) as error:
+    except (VersionRejected, CannotTrain, UnknownVersion) as error:
         raise Fatal(str(error)) from error
     except Fenced as error:
         raise Fatal(
@@ -116,8 +121,7 @@ class _Lineage:
         newest = versions.newest(self._config.model)
         assert newest is not None
         self._base: Checkpoint = newest
-        self._folder = folder_of(self._base["uri"])
-        verify(self._folder, self._base["files"])
+        self._folder = self._fetch(versions, self._base)
         line = versions.lineage(self._base)
         start, root = offsets_of(self._base), line[-1]["version"]
         self._uses = uses_of(line, start)
@@ -129,7 +133,10 @@ class _Lineage:
         since_us = line[oldest]["occurred_at_us"]
         abandoned = decider.abandoned_attempts(read_decisions(settings.kafka, codec, since_us, stop))
         self._reporter = Reporter(decider, sender)
-        self._trainer = trainer_for(self._folder, self._config, reference_folder(line[-1], self._config))
+        self._adapter_base = self._base_of_adapters()
+        self._trainer = trainer_for(
+            self._folder, self._config, reference_folder(line[-1], self._config, partial(self._fetch, versions))
+        )
         self._updates: list[UpdateInput] = []
         self._update_figures: list[dict[str, float]] = []
         self._buffer = ReplayBuffer(
@@ -151,6 +158,17 @@ class _Lineage:
             "training %s@%d, root %d, update %d",
             self._config.model, self._base["version"], root, self._base["updates"],
         )  # fmt: skip
+
+    def _fetch(self, versions: Versions, checkpoint: Checkpoint) -> Path:
+        return fetch_whole(checkpoint, versions.find, cache_folder(self._settings))
+
+    def _base_of_adapters(self) -> int | None:
+        """Return the version that has exactly the weights below the adapters; None: no version is known to."""
+        if not self._config.lora_rank:
+            return None
+        if not lora.continues(self._folder, self._config):
+            return self._base["version"]
+        return self._base["base_version"] if self._base["format"] == "lora" else None
 
     def train(self) -> None:
         """Read, update and publish until `stop` is set or a newer lineage begins."""
@@ -265,7 +283,7 @@ class _Lineage:
             # Decisions and dead letters must be durable before the resume offsets pass their records.
             self._reporter.flush()
             flush_producer(self._producer, self._stop)
-            self._base = publish_version(
+            self._base, self._folder = publish_version(
                 self._settings,
                 self._owner,
                 self._trainer,
@@ -275,8 +293,8 @@ class _Lineage:
                 resume_offsets=self._buffer.resume_offsets(),
                 metrics=_summary(self._update_figures),
                 stop=self._stop,
+                adapter_base=self._adapter_base,
             )
-        self._folder = folder_of(self._base["uri"])
         self._updates, self._update_figures = [], []
         self._reporter.report_published(self._base["version"])
         self._buffer.advance(self._base["version"])

@@ -45,6 +45,10 @@ class Versions:
             raise UnknownVersion(f"version {model}@{version} does not exist; known versions: {_ranges(versions)}")
         return versions[version]
 
+    def find(self, model: str, version: int) -> Checkpoint | None:
+        """Return one version; None: it was never published."""
+        return self.by_model.get(model, {}).get(version)
+
     def lineage(self, checkpoint: Checkpoint) -> list[Checkpoint]:
         """Return the version and its ancestors, newest first, down to the root.
 

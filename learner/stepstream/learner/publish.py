@@ -4,6 +4,7 @@ The event records the version's provenance: code, settings and the machine's ari
 """
 
 import logging
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,14 @@ from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE
 from stepstream.learner.lineage import read_versions
-from stepstream.learner.model.checkpoint import version_folder, write_root, write_version
+from stepstream.learner.model.checkpoint import (
+    cache_folder,
+    checkpoints_folder,
+    write_as_delta,
+    write_copy,
+    write_root,
+    write_version,
+)
 from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES
@@ -39,8 +47,9 @@ from stepstream.topics.events import (
 from stepstream.topics.exclusive_producer import ExclusiveProducer
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
-from stepstream.versions.layout import weights_sha256
+from stepstream.versions.layout import folder_name, weights_sha256
 from stepstream.versions.signing import BadKey, load_key, sign
+from stepstream.versions.store import is_remote, upload
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +74,10 @@ def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bo
         with EventConsumer(settings.kafka, codec) as consumer:
             start = {} if from_start else consumer.end_offsets(LABELED_TRAJECTORIES)
         event_id = new_event_id()
-        target = version_folder(settings, model, version, event_id)
-        checkpoint = _checkpoint(settings, model, version, event_id, target, write_root(folder, target), start)
+        target = _local_target(settings, model, version, event_id)
+        files = write_root(folder, target)
+        uri = _stored(settings, model, target)
+        checkpoint = _checkpoint(settings, model, version, event_id, uri, files, start)
         sign_version(settings, checkpoint)
         announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
     return checkpoint
@@ -83,16 +94,30 @@ def publish_version(
     resume_offsets: Mapping[int, int],
     metrics: Mapping[str, float],
     stop: Stop,
-) -> Checkpoint:
+    adapter_base: int | None = None,
+) -> tuple[Checkpoint, Path]:
     """Publish the trainer's state as the version after `parent`, in four steps.
 
     0. Before the call: decisions and dead letters about records before `resume_offsets` are durable.
-    1. Write the files to a scratch folder, sync them and rename the folder. A crash up to here publishes nothing: no
-       event names the folder.
+    1. Write the files to a scratch folder, sync them, rename the folder, and upload it if versions are in a store. A
+       crash up to here publishes nothing: no event names the files.
     2. Describe the version in a checkpoint event: hashes of the files, trained log positions, offsets to resume at,
-       settings, code version.
+       settings, code version. Sign it.
     3. Send the event and wait for Kafka's acknowledgement. From then on the version exists.
-    4. Return the event, from which the learner continues.
+    4. Return the event, from which the learner continues, and a local folder with the complete version (its adapters,
+       in the form `lora`).
+
+    Args:
+        settings: settings.
+        producer: owner of the model's versions.
+        trainer: policy in training.
+        parent: version that the updates began from.
+        parent_folder: its local folder.
+        inputs: trained log positions.
+        resume_offsets: offsets at which a learner of this version starts to read.
+        metrics: figures of the updates.
+        stop: ends waits.
+        adapter_base: version that the policy's adapters belong to; None: no version has exactly these weights.
 
     Raises:
         Fenced: another learner of the model took over.
@@ -101,16 +126,57 @@ def publish_version(
     """
     model, version = parent["model"], parent["version"] + 1
     event_id = new_event_id()
-    target = version_folder(settings, model, version, event_id)
-    files = write_version(trainer.snapshot(), parent_folder, target)
-    checkpoint = _checkpoint(settings, model, version, event_id, target, files, resume_offsets)
+    form = settings.learner.version_format
+    lora = form == "lora" and adapter_base is not None
+    folder = _local_target(settings, model, version, event_id, keep=form == "delta")
+    files = write_version(trainer.snapshot(), parent_folder, folder, adapters_only=lora)
+    digest, published, is_delta = weights_sha256(files), folder, False
+    if form == "delta":
+        published = _local_target(settings, model, version, event_id)
+        delta = None
+        if version % settings.learner.full_every:
+            delta = write_as_delta(folder, parent_folder, published)
+        is_delta = delta is not None
+        files = delta if delta is not None else write_copy(folder, published)
+    uri = _stored(settings, model, published)
+    checkpoint = _checkpoint(settings, model, version, event_id, uri, files, resume_offsets)
+    checkpoint["weights_sha256"] = digest
+    checkpoint["format"] = "lora" if lora else "delta" if is_delta else "full"
+    checkpoint["base_version"] = adapter_base if lora else parent["version"] if is_delta else None
     checkpoint["parent_version"] = parent["version"]
     checkpoint["inputs"] = list(inputs)
     checkpoint["updates"] = parent["updates"] + len(inputs)
     checkpoint["metrics"] = dict(metrics)
     sign_version(settings, checkpoint)
     announce(producer, checkpoint, stop)
-    return checkpoint
+    if parent_folder.parent.parent == _kept_folder(settings):
+        shutil.rmtree(parent_folder, ignore_errors=True)
+    return checkpoint, folder
+
+
+def _local_target(settings: Settings, model: str, version: int, event_id: str, *, keep: bool = False) -> Path:
+    """Return the folder to write a version to; with `keep`, or if versions are in a store, one that only serves us.
+
+    The event's id keeps two learners from writing to the same folder.
+    """
+    remote = is_remote(settings.learner.checkpoints)
+    root = _kept_folder(settings) if keep else cache_folder(settings) / "upload" if remote else None
+    return (root or checkpoints_folder(settings)) / model / folder_name(version, event_id)
+
+
+def _kept_folder(settings: Settings) -> Path:
+    """Return the folder of complete versions that the next delta is made from."""
+    return cache_folder(settings) / "complete"
+
+
+def _stored(settings: Settings, model: str, folder: Path) -> str:
+    """Return the address of a version's folder, after its upload if versions are in a store."""
+    address = settings.learner.checkpoints
+    if not is_remote(address):
+        return folder.as_uri()
+    uri = f"{address.rstrip('/')}/{model}/{folder.name}"
+    upload(folder, uri)
+    return uri
 
 
 def owner_of(settings: Settings, codec: Codec, model: str, stop: Stop) -> ExclusiveProducer:
@@ -178,7 +244,7 @@ def _checkpoint(
     model: str,
     version: int,
     event_id: str,
-    folder: Path,
+    uri: str,
     files: list[CheckpointFile],
     resume_offsets: Mapping[int, int],
 ) -> Checkpoint:
@@ -187,7 +253,7 @@ def _checkpoint(
         occurred_at_us=now_us(),
         model=model,
         version=version,
-        uri=folder.as_uri(),
+        uri=uri,
         weights_sha256=weights_sha256(files),
         files=files,
         input_topic=LABELED_TRAJECTORIES,

@@ -24,7 +24,8 @@ from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.data.sequences import Limits
 from stepstream.learner.lineage import Versions, read_versions, trained_positions
-from stepstream.learner.model.checkpoint import CheckpointFault, StoredWeights, describe, folder_of, verify, write_files
+from stepstream.learner.model import lora
+from stepstream.learner.model.checkpoint import StoredWeights, describe, write_files
 from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.publish import arithmetic, parse_configuration
 from stepstream.learner.training.trainer import Trainer
@@ -33,7 +34,8 @@ from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
-from stepstream.versions.layout import weights_sha256
+from stepstream.versions.fetch import fetch_whole
+from stepstream.versions.layout import VersionRejected, role_of, weights_sha256
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ def rebuild(settings: Settings, model: str, version: int | None) -> Rebuilt:
     Raises:
         UnknownVersion: the model or version does not exist; the message lists the known ones.
         CannotRebuild: a trained record was erased or is no longer in the log, or an ancestor came out different.
-        CheckpointFault: the files of the lineage's root are gone or damaged.
+        VersionRejected: the files of the lineage's root are gone or damaged.
         KafkaUnavailable: no broker answers within its deadline.
     """
     wait_for_kafka(settings.kafka)
@@ -94,57 +96,86 @@ def rebuild(settings: Settings, model: str, version: int | None) -> Rebuilt:
 
 def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebuilt:
     """Rebuild a version, see `rebuild`, with folded versions and a function that reads the log."""
-    if checkpoint["parent_version"] is None:
-        verify(folder_of(checkpoint["uri"]), checkpoint["files"])
-        return _result(checkpoint, checkpoint["weights_sha256"], 0.0)
-    parent, *older = versions.lineage(checkpoint)[1:]
-    root = (older or [parent])[-1]
-    to_rebuild = [checkpoint]
-    while not _is_intact(parent):
-        if not older:
-            verify(folder_of(parent["uri"]), parent["files"])
-        log.warning("%s is gone or damaged: rebuilding it too", parent["uri"])
-        to_rebuild.append(parent)
-        parent, *older = older
     with tempfile.TemporaryDirectory(prefix="stepstream-rebuild-") as scratch:
-        folder = folder_of(parent["uri"])
+        return _Rebuild(versions, read, Path(scratch)).run(checkpoint)
+
+
+class _Rebuild:
+    """Rebuilds one version in a temporary folder."""
+
+    def __init__(self, versions: Versions, read: Read, scratch: Path) -> None:
+        self._versions, self._read, self._scratch = versions, read, scratch
+
+    def run(self, checkpoint: Checkpoint) -> Rebuilt:
+        if checkpoint["parent_version"] is None:
+            self._fetch(checkpoint)
+            return _result(checkpoint, checkpoint["weights_sha256"], 0.0)
+        parent, *older = self._versions.lineage(checkpoint)[1:]
+        root = (older or [parent])[-1]
+        to_rebuild = [checkpoint]
+        while (folder := self._intact(parent)) is None:
+            if not older:
+                self._fetch(parent)
+            log.warning("%s is gone or damaged: rebuilding it too", parent["uri"])
+            to_rebuild.append(parent)
+            parent, *older = older
         for each in reversed(to_rebuild):
-            target = Path(scratch) / str(each["version"])
-            _repeat_updates(each, folder, root, target, read)
-            sha256 = weights_sha256(describe(target))
+            target = self._scratch / str(each["version"])
+            self._repeat_updates(each, folder, root, target)
+            sha256 = _digest(each, target)
             if each is not checkpoint and sha256 != each["weights_sha256"]:
                 raise CannotRebuild(
                     f"ancestor {each['model']}@{each['version']} came out as {sha256}, not {each['weights_sha256']}"
                 )
             before, folder = folder, target
-        return _result(checkpoint, sha256, _relative_difference(checkpoint, folder, before))
+        return _result(checkpoint, sha256, self._relative_difference(checkpoint, folder, before))
+
+    def _repeat_updates(self, checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path) -> None:
+        """Repeat the version's updates from the parent's folder and write the result to `target`, with all weights."""
+        config = _on_available_device(parse_configuration(checkpoint["configuration"])[0])
+        trainer = Trainer(parent, config, reference_folder(root, config, self._fetch))
+        limits = trainer.limits(checkpoint["model"])
+        records = self._read(trained_positions([checkpoint], {}))
+        for update in checkpoint["inputs"]:
+            positions = zip(update["partitions"], update["offsets"], strict=True)
+            attempts = [_attempt(records, position, limits) for position in positions]
+            groups = [list(group) for _, group in groupby(attempts, key=key_of)]
+            trainer.update(update["update"], groups, checkpoint["version"] - 1)
+        target.mkdir()
+        write_files(trainer.snapshot(), parent, target)
+
+    def _relative_difference(self, checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:
+        published = self._intact(checkpoint)
+        if published is None:
+            return None
+        now, again, before = (StoredWeights(folder) for folder in (published, rebuilt, parent))
+        apart = moved = 0.0
+        for name in now:
+            weight = now[name].double()
+            apart += float((weight - again[name]).square().sum())
+            moved += float((weight - before[name]).square().sum())
+        return math.sqrt(apart / moved) if moved else float(apart > 0)
+
+    def _fetch(self, checkpoint: Checkpoint) -> Path:
+        return fetch_whole(checkpoint, self._versions.find, self._scratch / "cache")
+
+    def _intact(self, checkpoint: Checkpoint) -> Path | None:
+        """Return the folder of a version; None if it, or the state to train on from it, is gone or damaged."""
+        trained = checkpoint["parent_version"] is not None
+        if trained and all(role_of(file) != "training" for file in checkpoint["files"]):
+            return None
+        try:
+            return self._fetch(checkpoint)
+        except VersionRejected:
+            return None
 
 
-def _repeat_updates(checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path, read: Read) -> None:
-    """Repeat the version's updates from the parent's folder and write the result to `target`."""
-    config = _on_available_device(parse_configuration(checkpoint["configuration"])[0])
-    trainer = Trainer(parent, config, reference_folder(root, config))
-    limits = trainer.limits(checkpoint["model"])
-    records = read(trained_positions([checkpoint], {}))
-    for update in checkpoint["inputs"]:
-        positions = zip(update["partitions"], update["offsets"], strict=True)
-        attempts = [_attempt(records, position, limits) for position in positions]
-        groups = [list(group) for _, group in groupby(attempts, key=key_of)]
-        trainer.update(update["update"], groups, checkpoint["version"] - 1)
-    target.mkdir()
-    write_files(trainer.snapshot(), parent, target)
-
-
-def _relative_difference(checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:
-    if not _is_intact(checkpoint):
-        return None
-    now, again, before = (StoredWeights(folder) for folder in (folder_of(checkpoint["uri"]), rebuilt, parent))
-    apart = moved = 0.0
-    for name in now:
-        weight = now[name].double()
-        apart += float((weight - again[name]).square().sum())
-        moved += float((weight - before[name]).square().sum())
-    return math.sqrt(apart / moved) if moved else float(apart > 0)
+def _digest(checkpoint: Checkpoint, folder: Path) -> str:
+    """Return the digest of a rebuilt version, of the files that `checkpoint` has."""
+    files = describe(folder)
+    if checkpoint["format"] == "lora":
+        return next(file["sha256"] for file in files if file["path"] == f"training/{lora.ADAPTER}/{lora.WEIGHTS}")
+    return weights_sha256(files)
 
 
 def _attempt(records: dict[LogPosition, Any], position: LogPosition, limits: Limits) -> Attempt:
@@ -161,14 +192,6 @@ def _on_available_device(config: LearnerSettings) -> LearnerSettings:
     return (
         config if config.device == "cpu" or torch.cuda.is_available() else config.model_copy(update={"device": "cpu"})
     )
-
-
-def _is_intact(checkpoint: Checkpoint) -> bool:
-    try:
-        verify(folder_of(checkpoint["uri"]), checkpoint["files"])
-    except CheckpointFault:
-        return False
-    return True
 
 
 def _result(checkpoint: Checkpoint, sha256: str, apart: float | None) -> Rebuilt:

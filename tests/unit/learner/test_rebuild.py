@@ -13,12 +13,12 @@ from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.lineage import Versions
-from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, write_root, write_version
+from stepstream.learner.model.checkpoint import folder_of, write_root, write_version
 from stepstream.learner.publish import arithmetic, code_version, configuration_of, parse_configuration
 from stepstream.learner.rebuild import CannotRebuild, rebuild_from
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics import events
-from stepstream.versions.layout import weights_sha256
+from stepstream.versions.layout import VersionRejected, weights_sha256
 
 HOW = LearnerSettings(preset="tiny", warmup_updates=2, checkpoints="/somewhere/else")
 PAID = {"kl_weight": 0.1, "kl_place": "reward", "advantage": "reinforce_pp"}
@@ -98,7 +98,7 @@ def test_an_objective_with_a_reference_is_rebuilt(tmp_path: Path, fields: dict[s
     if fields.get("lora_rank"):
         assert world.rebuild(2).equal
     else:
-        with pytest.raises(CheckpointFault):
+        with pytest.raises(VersionRejected):
             world.rebuild(2)
 
 
@@ -160,9 +160,9 @@ def test_an_ancestor_that_is_gone_or_damaged_is_rebuilt_too(world: World) -> Non
 def test_a_root_is_verified(world: World) -> None:
     assert world.rebuild(0).equal
     (world.folder(0) / "weights/config.json").write_text("{}")
-    with pytest.raises(CheckpointFault, match=r"config\.json"):
+    with pytest.raises(VersionRejected, match=r"config\.json"):
         world.rebuild(0)
-    with pytest.raises(CheckpointFault, match=r"config\.json"):
+    with pytest.raises(VersionRejected, match=r"config\.json"):
         world.rebuild(1)
 
 

@@ -28,7 +28,8 @@ from stepstream.learner.model.pretrained import save_model
 from stepstream.learner.model.tensor_files import TensorFiles
 from stepstream.topics.events import CheckpointFile, new_checkpoint_file
 from stepstream.versions import layout
-from stepstream.versions.layout import indexed_files, role_of_path, training_folder, weights_folder
+from stepstream.versions.delta import write_delta
+from stepstream.versions.layout import VersionRejected, indexed_files, role_of_path, training_folder, weights_folder
 
 OPTIMIZER = "optimizer.safetensors"
 _OTHER_FORMS = (".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".tflite")
@@ -64,15 +65,25 @@ class Snapshot:
         if self.critic:
             save_file(dict(self.critic), training / CRITIC)
         if self.adapter is not None and self.base is not None:
-            (training / lora.ADAPTER).mkdir()
-            (training / lora.ADAPTER / lora.CONFIG).write_text(
-                json.dumps(self.adapter, indent=2, sort_keys=True) + "\n"
-            )
-            save_file(lora.adapters_in(self.weights), training / lora.ADAPTER / lora.WEIGHTS)
+            self._write_adapter(training / lora.ADAPTER)
             (training / lora.BASE).mkdir()
             for file in ("config.json", *indexed_files(self.base)):
                 _link(self.base / file, training / lora.BASE / file)
             write_index(training / lora.BASE)
+
+    def write_adapters(self, folder: Path) -> None:
+        """Write `weights/adapter/` and `training/`, without the weights that the adapters belong to."""
+        training = folder / layout.TRAINING
+        training.mkdir()
+        self._write_adapter(folder / layout.WEIGHTS / lora.ADAPTER)
+        save_file(dict(self.optimizer), training / OPTIMIZER)
+        if self.critic:
+            save_file(dict(self.critic), training / CRITIC)
+
+    def _write_adapter(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / lora.CONFIG).write_text(json.dumps(self.adapter, indent=2, sort_keys=True) + "\n")
+        save_file(lora.adapters_in(self.weights), folder / lora.WEIGHTS)
 
 
 def optimizer_files(folder: Path) -> TensorFiles:
@@ -81,7 +92,7 @@ def optimizer_files(folder: Path) -> TensorFiles:
     return TensorFiles([file] if file.exists() else [])
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: str | Path, target: str | Path) -> None:
     """Create a hard link to a file that never changes; a copy across file systems."""
     try:
         os.link(source, target)
@@ -89,19 +100,19 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-class CheckpointFault(Exception):
+class CheckpointFault(VersionRejected):
     """A checkpoint's folder cannot be used; the message names the folder and the file."""
 
 
 def checkpoints_folder(settings: Settings) -> Path:
     """Return the folder below which versions are written."""
-    chosen = settings.learner.checkpoints
+    chosen = settings.learner.checkpoints.removeprefix("file://")
     return Path(chosen or settings.paths.data / "checkpoints").absolute()
 
 
-def version_folder(settings: Settings, model: str, version: int, event_id: str) -> Path:
-    """Return the folder of one version; the event's id keeps two learners from writing to the same one."""
-    return checkpoints_folder(settings) / model / layout.folder_name(version, event_id)
+def cache_folder(settings: Settings) -> Path:
+    """Return the folder of versions that the learner downloaded or completed."""
+    return settings.paths.data.absolute() / "version-cache" / "learner"
 
 
 def folder_of(uri: str) -> Path:
@@ -139,11 +150,48 @@ def write_root(source: Path, target: Path) -> list[CheckpointFile]:
     return describe(target)
 
 
-def write_version(snapshot: Snapshot, parent: Path, target: Path) -> list[CheckpointFile]:
+def write_version(
+    snapshot: Snapshot, parent: Path, target: Path, *, adapters_only: bool = False
+) -> list[CheckpointFile]:
     """Write a trainer's state and the parent's other files (tokenizer, templates), and describe the files."""
     with _atomic_folder(target) as scratch:
-        write_files(snapshot, parent, scratch)
+        if adapters_only:
+            snapshot.write_adapters(scratch)
+            _copy_beside_weights(weights_folder(parent), scratch / layout.WEIGHTS)
+        else:
+            write_files(snapshot, parent, scratch)
     return describe(target)
+
+
+def write_as_delta(full: Path, parent: Path, target: Path) -> list[CheckpointFile] | None:
+    """Write a version, complete in `full`, as the difference from its parent, and describe the files.
+
+    Returns:
+        None if the two have tensors of other names or shapes: then nothing was written.
+    """
+    try:
+        with _atomic_folder(target) as scratch:
+            served = scratch / layout.WEIGHTS
+            served.mkdir()
+            if not write_delta(full / layout.WEIGHTS, weights_folder(parent), served):
+                raise _NoDelta
+            _copy_beside_weights(full / layout.WEIGHTS, served)
+            if (full / layout.TRAINING).is_dir():
+                shutil.copytree(full / layout.TRAINING, scratch / layout.TRAINING, copy_function=_link)
+    except _NoDelta:
+        return None
+    return describe(target)
+
+
+def write_copy(source: Path, target: Path) -> list[CheckpointFile]:
+    """Write a version that is complete in `source` under another name, without a second copy where that is possible."""
+    with _atomic_folder(target) as scratch:
+        shutil.copytree(source, scratch, copy_function=_link, dirs_exist_ok=True)
+    return describe(target)
+
+
+class _NoDelta(Exception):
+    """A version does not have the tensors of its parent."""
 
 
 def write_files(snapshot: Snapshot, parent: Path, folder: Path) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sequences import TokenSequence
-from stepstream.learner.model.checkpoint import folder_of, verify
 from stepstream.learner.model.forward import Scores
 from stepstream.learner.model.policy import Policy
 from stepstream.learner.model.scored import load_scored
@@ -26,17 +25,15 @@ def needs_reference(config: LearnerSettings) -> bool:
     return config.kl_weight > 0 or requirements_of(config).reference
 
 
-def reference_folder(root: Checkpoint, config: LearnerSettings) -> Path | None:
+def reference_folder(root: Checkpoint, config: LearnerSettings, fetch: Callable[[Checkpoint], Path]) -> Path | None:
     """Return the verified folder of a lineage's root if a copy of its weights is needed; else None.
 
     Raises:
-        CheckpointFault: its files are gone or damaged.
+        VersionRejected: its files are gone or damaged.
     """
     if not needs_reference(config) or config.lora_rank:
         return None
-    folder = folder_of(root["uri"])
-    verify(folder, root["files"])
-    return folder
+    return fetch(root)
 
 
 def reference_of(policy: Policy, root: Path | None, config: LearnerSettings) -> Reference | None:

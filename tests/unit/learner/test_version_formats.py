@@ -1,0 +1,164 @@
+"""Check that versions in each form are published, fetched, resumed from and described alike."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from labelled_records import group_of
+from safetensors.torch import load_file
+from tiny_families import tiny_of
+
+from stepstream.config import LearnerSettings, Settings
+from stepstream.core.process import Fatal, Stop
+from stepstream.learner.data.attempt import LogPosition, attempt_of
+from stepstream.learner.lineage import Versions
+from stepstream.learner.model import lora
+from stepstream.learner.model.checkpoint import StoredWeights, cache_folder, describe, write_root
+from stepstream.learner.publish import publish_version
+from stepstream.learner.rebuild import rebuild_from
+from stepstream.learner.training.trainer import Trainer
+from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
+from stepstream.versions.fetch import fetch_adapter, fetch_version, fetch_whole
+from stepstream.versions.layout import weights_sha256
+from stepstream.versions.signing import create_key
+from stepstream.versions.store import remove
+
+
+class Log:
+    """A producer whose events are at once durable."""
+
+    def __init__(self) -> None:
+        self.sent: list[Checkpoint] = []
+
+    def __len__(self) -> int:
+        return 0
+
+    def send(self, _topic: str, _key: str, record: Any) -> None:
+        self.sent.append(record)
+
+    def flush(self) -> None: ...
+
+
+class Lineage:
+    """A learner that trains one update for each version."""
+
+    def __init__(self, data: Path, **fields: Any) -> None:
+        fields = {"checkpoints": str(data / "published"), **fields}
+        learner = LearnerSettings(preset="tiny", model="m", warmup_updates=0, learning_rate=1e-3, **fields)
+        self.settings = Settings(learner=learner, paths={"data": data / "data"})
+        self.versions, self.log = Versions(), Log()
+        self.records: dict[LogPosition, Any] = {}
+        files = write_root(tiny_of("llama", data / "given", torch.bfloat16), data / "root")
+        root = new_checkpoint(
+            event_id="c0", occurred_at_us=0, model="m", version=0, uri=(data / "root").as_uri(),
+            weights_sha256=weights_sha256(files), files=files, code_version="",
+        )  # fmt: skip
+        self.versions.fold(root)
+        self.start(root)
+
+    def start(self, checkpoint: Checkpoint) -> None:
+        """Continue from a version, as a restarted learner does."""
+        config = self.settings.learner
+        self.base = checkpoint
+        self.folder = fetch_whole(checkpoint, self.versions.find, cache_folder(self.settings))
+        self.trainer = Trainer(self.folder, config)
+        continues = lora.continues(self.folder, config)
+        self._adapter_base = (
+            (checkpoint["base_version"] if continues else checkpoint["version"]) if config.lora_rank else None
+        )
+
+    def publish(self) -> Checkpoint:
+        number = self.base["version"] + 1
+        limits = self.trainer.limits("m")
+        records = {(0, 10 * number + n): record for n, record in enumerate(group_of(f"g{number}", 4, model="m"))}
+        self.records |= records
+        self.trainer.update(number, [[attempt_of(each, at, limits) for at, each in records.items()]], number - 1)
+        self.base, self.folder = publish_version(
+            self.settings, self.log, self.trainer, self.base, self.folder,  # type: ignore[arg-type]
+            inputs=[new_update_input(update=number, partitions=[0] * 4, offsets=[at for _, at in records])],
+            resume_offsets={}, metrics={}, stop=Stop(), adapter_base=self._adapter_base,
+        )  # fmt: skip
+        self.versions.fold(self.base)
+        return self.base
+
+    def served(self, checkpoint: Checkpoint, cache: Path) -> dict[str, torch.Tensor]:
+        stored = StoredWeights(fetch_version(checkpoint, self.versions.find, cache))
+        return {name: stored[name] for name in stored}
+
+
+FORMS = [
+    ("full", {}, ["full"] * 4),
+    ("delta", {"full_every": 3}, ["delta", "delta", "full", "delta"]),
+    ("lora", {"lora_rank": 2}, ["lora"] * 4),
+    ("lora", {}, ["full"] * 4),
+]
+
+
+@pytest.mark.parametrize(("form", "fields", "expected"), FORMS)
+@pytest.mark.parametrize("store", ["folder", "memory"])
+def test_each_form_is_resumed_from_bit_for_bit_and_serves_the_learner_s_weights(
+    form: str, fields: dict[str, Any], expected: list[str], store: str, tmp_path: Path
+) -> None:
+    if store == "memory":
+        fields = {**fields, "checkpoints": f"memory://{tmp_path.name}-{form}/versions"}
+    straight = Lineage(tmp_path / "straight", version_format=form, **fields)
+    published = []
+    for _ in range(4):
+        published.append(straight.publish())
+        found = straight.served(published[-1], tmp_path / "worker")
+        snapshot = straight.trainer.snapshot()
+        weights = snapshot.weights if snapshot.adapter is None else lora.merged(snapshot.weights, snapshot.adapter)
+        for name, value in found.items():
+            torch.testing.assert_close(value, weights[name].bfloat16(), atol=0, rtol=0 if form != "lora" else 1e-2)
+    assert [checkpoint["format"] for checkpoint in published] == expected
+    assert published == straight.log.sent
+    for checkpoint in published[1:3]:
+        assert rebuild_from(straight.versions, checkpoint, lambda _positions: straight.records).equal
+    remove(published[1]["uri"])
+    assert rebuild_from(straight.versions, published[2], lambda _positions: straight.records).equal
+    resumed_from = published[2]
+
+    resumed = Lineage(tmp_path / "resumed", version_format=form, **fields)
+    for checkpoint in straight.versions.by_model["m"].values():
+        resumed.versions.fold(checkpoint)
+    resumed.start(resumed_from)
+    for checkpoint in published[3:]:
+        assert resumed.publish()["weights_sha256"] == checkpoint["weights_sha256"]
+
+
+def test_a_delta_s_digest_is_that_of_all_its_weights(tmp_path: Path) -> None:
+    lineage = Lineage(tmp_path, version_format="delta")
+    delta = lineage.publish()
+    assert delta["base_version"] == 0
+    folder = fetch_version(delta, lineage.versions.find, tmp_path / "worker")
+    assert weights_sha256(describe(folder)) == delta["weights_sha256"]
+    sizes = {file["path"]: file["size_bytes"] for file in delta["files"]}
+    assert "weights/model.safetensors" not in sizes
+    assert sizes["weights/delta.bin"] < (folder / "model.safetensors").stat().st_size
+    lineage.publish()
+    kept = list((tmp_path / "data/version-cache/learner/complete/m").iterdir())
+    assert len(kept) == 1, "only the version that the next delta is made from is kept"
+
+
+def test_adapters_alone_are_published_with_their_base(tmp_path: Path) -> None:
+    lineage = Lineage(tmp_path, version_format="lora", lora_rank=2)
+    lineage.publish()
+    version = lineage.publish()
+    paths = {file["path"] for file in version["files"]}
+    assert {"weights/adapter/adapter_model.safetensors", "weights/adapter/adapter_config.json"} < paths
+    assert not any(path.endswith("/model.safetensors") for path in paths)
+    assert version["base_version"] == 0
+    base, adapter = fetch_adapter(version, lineage.versions.find, tmp_path / "worker")
+    assert base == tmp_path / "root/weights"
+    assert all(value.dtype == torch.float32 for value in load_file(adapter / "adapter_model.safetensors").values())
+
+
+def test_versions_are_signed_and_a_file_without_a_key_stops_the_learner(tmp_path: Path) -> None:
+    key = create_key(tmp_path / "key.pem")
+    lineage = Lineage(tmp_path / "signed", signing_key=str(tmp_path / "key.pem"))
+    version = lineage.publish()
+    fetch_version(version, lineage.versions.find, tmp_path / "worker", trusted_keys=[key])
+    (tmp_path / "key.pem").write_text("nothing")
+    with pytest.raises(Fatal, match=r"learner\.signing_key: .*key\.pem has no private key"):
+        lineage.publish()
