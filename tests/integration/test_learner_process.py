@@ -1,6 +1,7 @@
 """Test the learner process on a real broker: killed, resumed, rebuilt, moved to a new lineage."""
 
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -211,3 +212,31 @@ def test_the_older_of_two_learners_is_fenced_and_publishes_nothing(lab: LearnerL
     assert len(trained) == len(set(trained)) == 3 * PER_VERSION * SIZE
     for version in range(1, 4):
         assert lab.cli(rebuild, f"{lab.model}@{version}").exit_code == 0
+
+
+def test_old_versions_are_removed_by_command_and_the_rest_rebuilds(lab: LearnerLab) -> None:
+    publish_root(lab.settings, lab.base, lab.model)
+    for number in range(1, 4):
+        lab.produce(*(f"g{number}-{n}" for n in range(PER_VERSION)), versions=(number - 1, number - 1))
+        if number == 1:
+            lab.learner.start()
+        lab.wait_for(number)
+    assert lab.learner.stop() == 0
+    keep = ("prune", lab.model, "--keep-versions", "1", "--keep-training", "1", "--json")
+    folders = {number: folder_of(lab.versions().get(lab.model, number)["uri"]) for number in range(4)}
+    planned = {"model": lab.model, "versions": [1], "training": [2]}
+    for option in (["--dry-run"], []):
+        result = lab.cli(models, *keep, *option)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.output) == planned | {"dry_run": bool(option)}
+        assert folders[1].exists() == bool(option)
+    gone = lab.versions().get(lab.model, 1)
+    assert (gone["removal_reason"], gone["parent_version"]) == ("retention", 0)
+    assert [path.name for path in folders[2].iterdir()] == ["weights"]
+    rebuilt = lab.cli(rebuild, f"{lab.model}@3")  # from the root, since its parent cannot be trained on
+    assert rebuilt.exit_code == 0, rebuilt.output
+    # A learner goes on from the newest version.
+    lab.produce(*(f"g4-{n}" for n in range(PER_VERSION)), versions=(3, 3))
+    lab.learner.start()
+    lab.wait_for(4)
+    assert lab.learner.stop() == 0

@@ -34,6 +34,15 @@ class LearnerSettings(Section):
     full_every: int = setting(
         10, "Versions from one that has all weights to the next in the form `delta`.", unit="versions", ge=1
     )
+    keep_versions: int = setting(
+        0,
+        "Newest versions whose files `stepstream models prune` keeps, beside those in use and what they need; 0: all.",
+        unit="versions",
+        ge=0,
+    )
+    keep_training: int = setting(
+        0, "Newest versions whose training state `stepstream models prune` keeps; 0: all.", unit="versions", ge=0
+    )
     signing_key: str = setting(
         "", "File of the private key that signs versions; `stepstream models keygen` creates it. Empty: unsigned."
     )

@@ -121,10 +121,10 @@ def status(model: str, as_json: bool) -> None:
     from stepstream.versions.follower import VersionFollower
     from stepstream.versions.worker_agreement import served_tracks
 
-    with _log() as settings, VersionFollower(settings) as versions, Table(settings, WORKER_STATUS) as workers:
-        _wait_read(versions, workers)
+    with open_log() as settings, VersionFollower(settings) as versions, Table(settings, WORKER_STATUS) as workers:
+        wait_read(versions, workers)
         served, rollout = versions.served(model), versions.rollout(model)
-        live = _live(workers, settings, model)
+        live = live_workers_of(workers, settings, model)
         problems = _problems(live, served, model)
     rows = [
         {
@@ -159,8 +159,8 @@ def _decide(model: str, decide: _Decide, *, reason: str, wait_s: float | None, a
     from stepstream.topics.table import Table
     from stepstream.versions.follower import VersionFollower
 
-    with _log() as settings, VersionFollower(settings) as versions, Table(settings, WORKER_STATUS) as workers:
-        _wait_read(versions, workers)
+    with open_log() as settings, VersionFollower(settings) as versions, Table(settings, WORKER_STATUS) as workers:
+        wait_read(versions, workers)
         state = versions.snapshot(model)
         before = state.served
         try:
@@ -185,10 +185,10 @@ def _decide(model: str, decide: _Decide, *, reason: str, wait_s: float | None, a
 
 def _wait(versions: Any, workers: Any, settings: Settings, model: str, wait_s: float) -> dict[str, str]:
     """Block until the live workers serve what the log says; return what differs after `wait_s` seconds."""
-    _wait_read(versions)  # includes the decision just written
+    wait_read(versions)  # includes the decision just written
     until = time.monotonic() + wait_s
     while True:
-        problems = _problems(_live(workers, settings, model), versions.served(model), model)
+        problems = _problems(live_workers_of(workers, settings, model), versions.served(model), model)
         if not problems or time.monotonic() >= until:
             return problems
         time.sleep(_POLL_S)
@@ -200,7 +200,8 @@ def _problems(live: list[Any], served: ServedVersions, model: str) -> dict[str, 
     return disagreements(live, served) if live else {"workers": f"no worker of '{model}' is live"}
 
 
-def _live(workers: Any, settings: Settings, model: str) -> list[Any]:
+def live_workers_of(workers: Any, settings: Settings, model: str) -> list[Any]:
+    """Return the newest statuses of a model's workers that are not silent."""
     from stepstream.topics.ids import now_us
     from stepstream.versions.worker_agreement import live_workers
 
@@ -208,7 +209,12 @@ def _live(workers: Any, settings: Settings, model: str) -> list[Any]:
     return live_workers(workers.items().values(), model, now_us(), silent_s)
 
 
-def _wait_read(*tables: Any) -> None:
+def wait_read(*tables: Any) -> None:
+    """Block until the tables have read the log.
+
+    Raises:
+        RegistryUnavailable: that takes too long.
+    """
     from stepstream.topics.codec import RegistryUnavailable
 
     for table in tables:
@@ -250,7 +256,7 @@ def _parse(name: str) -> tuple[str, int]:
     return model, int(version)
 
 
-def _log() -> Any:
+def open_log() -> Any:
     """Start the broker if it is down, reporting that on standard error."""
     from stepstream.embedded.stack import ensure_broker
 

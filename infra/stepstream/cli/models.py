@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stepstream.cli import model_check, model_rollouts
+from stepstream.cli import model_check, model_prune, model_rollouts
 from stepstream.config import Settings, load
 
 
@@ -22,6 +22,7 @@ def models() -> None:
 for _command in model_rollouts.COMMANDS:
     models.add_command(_command)
 models.add_command(model_check.check)
+models.add_command(model_prune.prune)
 
 
 @models.command("publish")

@@ -1,0 +1,97 @@
+"""`stepstream models prune`: remove the files of old versions that nothing serves or needs."""
+
+import json
+from typing import Any
+
+import click
+
+from stepstream.cli.model_rollouts import live_workers_of, open_log, wait_read
+from stepstream.config import Settings
+from stepstream.topics.events import Checkpoint
+from stepstream.versions.retention import Removals, removals_of, without_training
+
+
+@click.command()
+@click.argument("model")
+@click.option("--keep-versions", type=click.IntRange(min=0), help="Default: learner.keep_versions.")
+@click.option("--keep-training", type=click.IntRange(min=0), help="Default: learner.keep_training.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def prune(model: str, keep_versions: int | None, keep_training: int | None, dry_run: bool, as_json: bool) -> None:
+    """Remove the files of MODEL's old versions, and the training state of more of them.
+
+    Kept are the newest versions, those that a worker serves, that a track or a rollback names, that are pinned, the
+    roots of the kept versions' lineages, and what a kept delta or adapters are completed from. Each removal is an event
+    before it is done.
+    """
+    from stepstream.topics.catalogue import WORKER_STATUS
+    from stepstream.topics.table import Table
+    from stepstream.versions.follower import VersionFollower
+
+    with open_log() as settings, VersionFollower(settings) as versions, Table(settings, WORKER_STATUS) as workers:
+        wait_read(versions, workers)
+        checkpoints = versions.checkpoints(model)
+        served = set(versions.served(model).in_use)
+        for status in live_workers_of(workers, settings, model):
+            served |= {one["version"] for one in status["tracks"]}
+            served |= {version for version in (status["version"],) if version is not None}
+        learner = settings.learner
+        removals = removals_of(
+            checkpoints,
+            served,
+            keep_versions=learner.keep_versions if keep_versions is None else keep_versions,
+            keep_training=learner.keep_training if keep_training is None else keep_training,
+        )
+        if not dry_run:
+            _remove(settings, model, removals)
+    _print(model, removals, dry_run=dry_run, as_json=as_json)
+
+
+def _remove(settings: Settings, model: str, removals: Removals) -> None:
+    """Publish the removals, and delete the files once the events are durable."""
+    from contextlib import closing
+
+    from stepstream.learner.lineage import read_versions
+    from stepstream.topics.catalogue import CHECKPOINTS
+    from stepstream.topics.codec import Codec
+    from stepstream.topics.ids import new_event_id, now_us
+    from stepstream.topics.producer import EventProducer
+    from stepstream.versions.layout import TRAINING, name_of
+    from stepstream.versions.store import remove
+
+    removed: list[tuple[Checkpoint, str]] = []
+    with closing(Codec(settings.schema_registry)) as codec:
+        # Whole events: a follower keeps them without the trained positions, which a rebuild needs.
+        checkpoints = read_versions(settings.kafka, codec).by_model.get(model, {})
+        for version in removals.versions:
+            gone: Checkpoint = {**checkpoints[version], "removed_at_us": now_us(), "removal_reason": "retention"}
+            removed.append((gone, ""))
+        # Versions of the old layout keep their training state: it lies among the files that workers load.
+        removed += [
+            (without_training(checkpoints[version]), TRAINING)
+            for version in removals.training
+            if any(file["path"].startswith(f"{TRAINING}/") for file in checkpoints[version]["files"])
+        ]
+        producer = EventProducer(settings.kafka, codec, "models-prune")
+        for checkpoint, _ in removed:
+            checkpoint["event_id"] = new_event_id()
+            producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
+        producer.flush()
+    for checkpoint, part in removed:
+        remove(checkpoint["uri"], part)
+
+
+def _print(model: str, removals: Removals, *, dry_run: bool, as_json: bool) -> None:
+    row: dict[str, Any] = {
+        "model": model,
+        "versions": list(removals.versions),
+        "training": list(removals.training),
+        "dry_run": dry_run,
+    }
+    if as_json:
+        click.echo(json.dumps(row))
+        return
+    verb = "would remove" if dry_run else "removed"
+    for kind, numbers in (("all files", removals.versions), ("the training state", removals.training)):
+        text = ", ".join(str(number) for number in numbers) or "no version"
+        click.echo(f"{verb} {kind} of {text}")

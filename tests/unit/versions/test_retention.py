@@ -1,0 +1,71 @@
+"""Check that retention keeps what is served, pinned, or needed by a kept version."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
+from stepstream.versions.retention import Removals, removals_of, without_training
+
+
+def version(number: int, parent: int | None, base: int | None = None) -> Checkpoint:
+    files = [
+        new_checkpoint_file(path=f"{part}/x.safetensors", sha256="", size_bytes=1, role=part)
+        for part in ("weights", "training")
+    ]
+    return new_checkpoint(
+        event_id=f"e{number}", occurred_at_us=0, model="m", version=number, uri="", weights_sha256="", files=files,
+        code_version="", parent_version=parent, format="full" if base is None else "delta", base_version=base,
+    )  # fmt: skip
+
+
+def line(count: int, every: int = 0) -> dict[int, Checkpoint]:
+    """Return a lineage; with `every`, deltas between versions in full."""
+    return {
+        number: version(number, number - 1 if number else None, number - 1 if every and number % every else None)
+        for number in range(count)
+    }
+
+
+def test_the_newest_the_root_and_what_is_in_use_are_kept() -> None:
+    removals = removals_of(line(10), {4}, keep_versions=2, keep_training=3)
+    assert removals == Removals(versions=(1, 2, 3, 5, 6, 7), training=(0, 4))
+    assert removals_of(line(10), (), keep_versions=0, keep_training=0) == Removals()
+    assert removals_of(line(3), (), keep_versions=1, keep_training=1) == Removals((), (0, 1)), "the parent is kept"
+    assert removals_of({}, (), keep_versions=1, keep_training=1) == Removals()
+
+
+def test_a_delta_s_bases_are_kept() -> None:
+    assert removals_of(line(10, every=4), {6}, keep_versions=1, keep_training=0).versions == (1, 2, 3, 7)
+
+
+def test_an_older_lineage_goes_but_for_what_is_pinned() -> None:
+    checkpoints = line(4) | {4: version(4, None), 5: version(5, 4), 6: version(6, 5)}
+    assert removals_of(checkpoints, (), keep_versions=2, keep_training=0).versions == (0, 1, 2, 3)
+    assert removals_of(checkpoints, {2}, keep_versions=2, keep_training=0).versions == (1, 3)
+
+
+def test_what_is_removed_already_is_left() -> None:
+    checkpoints = line(6)
+    checkpoints[2]["removed_at_us"] = 1
+    checkpoints[0] = without_training(checkpoints[0])
+    assert removals_of(checkpoints, {2}, keep_versions=1, keep_training=1) == Removals((1, 3), (4,))
+
+
+@given(st.integers(1, 30), st.integers(0, 6), st.sets(st.integers(0, 30)), st.integers(0, 5), st.integers(0, 5))
+def test_what_is_kept_can_always_be_completed(count: int, every: int, used: set[int], keep: int, training: int) -> None:
+    checkpoints = line(count, every)
+    removals = removals_of(checkpoints, used, keep_versions=keep, keep_training=training)
+    left = set(checkpoints) - set(removals.versions)
+    assert used & set(checkpoints) <= left
+    assert {0, count - 1} <= left
+    for number in left:
+        base = checkpoints[number]["base_version"]
+        assert base is None or base in left
+    assert not set(removals.training) & set(removals.versions)
+    assert count - 1 not in removals.training
+    after = {
+        number: without_training(one) if number in removals.training else one for number, one in checkpoints.items()
+    }
+    for number in removals.versions:
+        after[number]["removed_at_us"] = 1
+    assert removals_of(after, used, keep_versions=keep, keep_training=training) == Removals(), "once is enough"

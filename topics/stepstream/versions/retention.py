@@ -1,0 +1,81 @@
+"""Choose the versions of a model whose files retention removes: never one that is served, pinned or needed by another.
+
+Pure; `stepstream models prune` publishes the removals and deletes the files.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from stepstream.topics.events import Checkpoint
+from stepstream.versions.layout import role_of
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """Versions of one model that lose files."""
+
+    versions: tuple[int, ...] = ()
+    """Versions that lose all files."""
+    training: tuple[int, ...] = ()
+    """Versions that lose their training state and stay servable."""
+
+
+def removals_of(
+    checkpoints: Mapping[int, Checkpoint], in_use: Collection[int], *, keep_versions: int, keep_training: int
+) -> Removals:
+    """Return what to remove of a model.
+
+    Kept are the newest versions, those in use, the root of each kept version's lineage (a rebuild begins there, and it
+    is the reference policy), the parent of the newest, and all that a kept delta or adapters are completed from.
+
+    Args:
+        checkpoints: newest event of each version.
+        in_use: versions that serve a track or a worker, to which a rollback returns, or that are pinned.
+        keep_versions: number of newest versions to keep; 0: all.
+        keep_training: number of newest versions whose training state is kept; 0: all.
+    """
+    present = {version: one for version, one in checkpoints.items() if one["removed_at_us"] is None}
+    if not present:
+        return Removals()
+    newest_first = sorted(present, reverse=True)
+    kept = set(newest_first if not keep_versions else newest_first[:keep_versions]) | (set(in_use) & set(present))
+    parent = present[newest_first[0]]["parent_version"]
+    kept |= {version for version in (parent,) if version in present}
+    kept |= {_root(checkpoints, version) for version in kept}
+    kept |= _bases(present, kept)
+    with_training = set(newest_first if not keep_training else newest_first[:keep_training])
+    return Removals(
+        tuple(version for version in sorted(present) if version not in kept),
+        tuple(
+            version
+            for version in sorted(kept & set(present))
+            if version not in with_training and any(role_of(file) == "training" for file in present[version]["files"])
+        ),
+    )
+
+
+def without_training(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the event of a version without its training state; its signature stays valid."""
+    return {**checkpoint, "files": [file for file in checkpoint["files"] if role_of(file) != "training"]}
+
+
+def _root(checkpoints: Mapping[int, Checkpoint], version: int) -> int:
+    """Return the root of a version's lineage, or the oldest ancestor that is known."""
+    while True:
+        parent = checkpoints[version]["parent_version"]
+        if parent is None or parent not in checkpoints or parent >= version:
+            return version
+        version = parent
+
+
+def _bases(present: Mapping[int, Checkpoint], kept: Collection[int]) -> set[int]:
+    """Return all versions that the kept ones are completed from."""
+    found: set[int] = set()
+    waiting = list(kept)
+    while waiting:
+        one = present.get(waiting.pop())
+        base = None if one is None else one["base_version"]
+        if base is not None and base not in found:
+            found.add(base)
+            waiting.append(base)
+    return found
