@@ -14,7 +14,7 @@ class PeakTensors(TorchDispatchMode):
     """Follows the storages of all results; storages that existed before count if they are given to `hold`."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._storages: weakref.WeakValueDictionary[int, UntypedStorage] = weakref.WeakValueDictionary()
         self.peak = 0
         """Most bytes held at once."""
