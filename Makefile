@@ -8,7 +8,7 @@ TEST_PROCESSES ?= 3
 # Compile packages at installation: with PYTHONDONTWRITEBYTECODE, each process of the stack would compile half of them
 # at every start. The tests skip this: they import few of the packages, and Python writes that bytecode itself.
 BYTECODE := --compile-bytecode
-test tests test-quick test-python test-proxy lint prose types: BYTECODE :=
+test tests test-quick test-python test-proxy test-serving lint prose types: BYTECODE :=
 # Key of the disk, memory and minutes that `make test`, `make demo` and `make demo-model` print before they install anything.
 test tests: NEEDS := test
 demo: NEEDS := demo
@@ -21,11 +21,11 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test tests test-quick test-python test-proxy lint prose format types install locks \
-	clean distclean needs
+.PHONY: help demo demo-model up test tests test-quick test-python test-proxy test-serving lint prose format types install \
+	locks clean distclean needs
 
 help: ## Show what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: install ## Run the whole loop on the embedded stack until the policy is clearly better
 	@$(BIN)/stepstream demo
@@ -67,6 +67,25 @@ PROXY_TESTS := \
 
 test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTelemetry and the examples only
 	@$(BIN)/pytest $(PROXY_TESTS)
+
+# Tests of what happens between a published version and a recorded token: engines, swaps, tracks, signatures, routing.
+SERVING_TESTS := \
+	tests/contract/test_engine.py \
+	tests/contract/test_vllm_server.py \
+	tests/faults/test_killed_while_loading.py \
+	tests/integration/test_inference_worker.py \
+	tests/integration/test_rollouts_on_workers.py \
+	tests/integration/test_model_rollouts.py \
+	tests/integration/test_model_updates.py \
+	tests/integration/test_gateway_workers.py \
+	tests/integration/test_gateway_tracks.py \
+	tests/integration/test_gateway_torch_workers.py \
+	tests/integration/test_learner_process.py \
+	tests/unit/versions \
+	tests/unit/inference
+
+test-serving: $(VENV)/.dev ## Run the tests of workers, versions and the routing between them only
+	@$(BIN)/pytest $(SERVING_TESTS)
 
 lint: $(VENV)/.dev prose ## Check style, words and layering
 	@echo "== style"
