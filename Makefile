@@ -71,9 +71,11 @@ test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTe
 # Tests of what happens between a published version and a recorded token: engines, swaps, tracks, signatures, routing.
 SERVING_TESTS := \
 	tests/contract/test_engine.py \
+	tests/contract/test_swaps_under_load.py \
 	tests/contract/test_vllm_server.py \
 	tests/faults/test_killed_while_loading.py \
 	tests/integration/test_inference_worker.py \
+	tests/integration/test_signed_versions.py \
 	tests/integration/test_rollouts_on_workers.py \
 	tests/integration/test_model_rollouts.py \
 	tests/integration/test_model_updates.py \
