@@ -1,4 +1,4 @@
-"""Test that a worker with trusted keys serves no version that none of them signed, whatever the log offers."""
+"""Test that a worker with trusted keys serves no version that none of them signed."""
 
 from collections.abc import Iterator
 from pathlib import Path
