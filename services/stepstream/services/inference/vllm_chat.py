@@ -2,7 +2,7 @@
 
 vLLM renders, samples and parses; its replies have token ids already. This adds `weight_versions` to each choice, writes
 logprobs as plain numbers where `plain_logprobs` is requested, continues the ids of `stepstream_prefix`, gives templates
-the date of `stepstream_started_at_us`, and refuses fields that vLLM would ignore.
+the date of `stepstream_started_at_us`, leaves tool calls free of grammars, and refuses fields that vLLM would ignore.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -23,6 +23,8 @@ WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 )
 """OpenAI's fields that change no token of a response."""
+_FREE_CHOICES = (None, "auto", "none")
+"""Values of `tool_choice` that force no call; the gateway records the others as a constraint."""
 CLOCK = "strftime_now"
 """Function of chat templates that gives the date; here that of the trajectory's start, for a stable prompt."""
 
@@ -53,8 +55,15 @@ class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
         return await super().create_chat_completion(request, raw_request)
 
     async def render_chat_request(self, request: Any) -> Any:
-        """Render the prompt, or continue the recorded ids of the step before."""
+        """Render the prompt, or continue the recorded ids of the step before.
+
+        vLLM binds the calls of `strict` tools, and all with `parallel_tool_calls=false`, to a grammar while it renders.
+        That would move the sampled distribution without a record, so it is undone where the model decides.
+        """
+        is_free = request.tool_choice in _FREE_CHOICES and request.extract_structured_outputs() is None
         rendered = await super().render_chat_request(request)
+        if is_free:
+            request.structured_outputs, request._grammar_from_parser = None, False
         field = (request.model_extra or {}).get("stepstream_prefix")
         if field is None or isinstance(rendered, ErrorResponse):
             return rendered
