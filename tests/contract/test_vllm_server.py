@@ -318,6 +318,17 @@ async def test_adapters_of_two_versions_and_the_base_answer_at_once(served: Serv
         with pytest.raises(CheckpointRefusedError, match=reason):
             await served.worker.load_adapter(checkpoint(903, base), root, folder, "stable")
     assert (await served.ask()).weight_versions[0]["version"] == 902
+
+    # The base changes after the running requests, so that all their tokens are of the adapters on their own base.
+    running = [asyncio.create_task(served.stream(temperature=2.0, max_tokens=200, seed=seed)) for seed in range(3)]
+    while served.worker.in_flight < 3:
+        await asyncio.sleep(0.001)
+    version = await served.load(1)
+    for answer in await asyncio.gather(*running):
+        assert answer.weight_versions == [{"version": 902, "start": 0, "end": len(answer.token_ids)}]
+        exact = references[902].logprobs(answer.prompt_token_ids, answer.token_ids, 2.0)
+        assert exact == pytest.approx(answer.logprobs, abs=TOLERANCE)
+    assert (await served.ask()).weight_versions[0]["version"] == version
     await served.load(0)
 
 

@@ -1,6 +1,7 @@
 """Test a worker whose engine serves adapters beside its weights: both tracks on one engine."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class AdapterEngine(Engine):
         super().__init__()
         self.base: int | None = None
         self.adapters: list[int] = []
+        self.refused: int | None = None
 
     @property
     def version(self) -> int | None:
@@ -35,6 +37,8 @@ class AdapterEngine(Engine):
         self.base = version
 
     async def load_adapter(self, folder: Path, version: int) -> None:
+        if version == self.refused:
+            raise CheckpointRefusedError("NaN")
         self.adapters.append(version)
 
     async def unload_adapter(self, version: int) -> None:
@@ -155,3 +159,54 @@ async def test_a_request_for_the_model_or_any_version_gets_its_track_s_adapters(
     assert [await ask(name, b"stable") for name in ("m", "m@2", "m@1")] == ["m@2"] * 3
     assert [await ask(name, b"canary") for name in ("m", "m@3")] == ["m@3"] * 2
     assert await ask("another", b"stable") == "another"
+
+
+async def test_the_base_changes_after_the_requests_of_its_adapters(
+    worker: Worker, engine: AdapterEngine, base: Path
+) -> None:
+    """A request that comes meanwhile gets the adapters of the new base."""
+    await worker.load_adapter(version(2), base, ADAPTER, "stable")
+    await worker.load_adapter(version(3), base, ADAPTER, "canary")
+    changes: list[tuple[Callable[[], Coroutine[Any, Any, None]], str]] = [
+        (lambda: worker.load_adapter(version(8, 7), base, ADAPTER, "stable"), "m@8"),
+        (lambda: worker.load(version(9, None), base), "m"),
+    ]
+    for change, name in changes:
+        before = engine.base
+        async with worker.request("stable"):
+            async with worker.request("canary") as slot:
+                running = slot.served_name
+                changing, late = asyncio.create_task(change()), asyncio.create_task(served_name(worker))
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert (engine.base, slot.served_name, changing.done(), late.done()) == (before, running, False, False)
+        await changing
+        assert await late == name
+    assert engine.base == 9
+
+
+async def served_name(worker: Worker) -> str:
+    async with worker.request("canary") as slot:
+        return slot.served_name
+
+
+async def test_full_weights_swap_under_running_requests(worker: Worker, engine: AdapterEngine, base: Path) -> None:
+    """Also after adapters were served: the spans of a reply then name both versions."""
+    await worker.load_adapter(version(2), base, ADAPTER, "stable")
+    await worker.load(version(7, None), base)
+    async with worker.request("stable"):
+        await worker.load(version(8, None), base)
+        assert engine.base == 8
+
+
+async def test_refused_adapters_of_another_base_leave_what_was_served(
+    worker: Worker, engine: AdapterEngine, base: Path
+) -> None:
+    engine.refused = 8
+    await worker.load_adapter(version(2), base, ADAPTER, "stable")
+    for served in ("m@2", "m"):
+        with pytest.raises(CheckpointRefusedError, match="NaN"):
+            await worker.load_adapter(version(8, 7), base, ADAPTER, "stable")
+        assert (engine.base, worker.slot("stable").served_name) == (1 if served == "m@2" else 5, served)
+        await worker.load(version(5, None), base)
+    assert await served_name(worker) == "m"

@@ -93,8 +93,7 @@ class App:
         self._worker.in_flight += 1
         status = 500
         try:
-            slot = self._worker.slot(_track(scope))
-            with slot.in_use():
+            async with self._worker.request(_track(scope)) as slot:
                 status = await answer(slot, receive, send)
         except RequestError as error:
             status = error.status

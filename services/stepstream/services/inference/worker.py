@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from stepstream.services.inference import metrics
@@ -26,6 +26,7 @@ class Slot:
         self.in_flight = 0
         """Requests that use the engine now."""
         self._adapter: int | None = None
+        self._weights: tuple[Path, int] | None = None
         self._tokenizer_files: frozenset[tuple[str, str]] = frozenset()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -36,6 +37,11 @@ class Slot:
         if self.tokenizer is None:
             return None
         return self.engine.version if self._adapter is None else self._adapter
+
+    @property
+    def has_adapters(self) -> bool:
+        """True if adapters beside the engine's weights answer the next request."""
+        return self._adapter is not None
 
     @property
     def served_name(self) -> str:
@@ -57,13 +63,14 @@ class Slot:
             tokenizer = ChatTokenizer(folder)
         await self.engine.load(folder, checkpoint["version"])
         self.tokenizer, self._tokenizer_files, self._adapter = tokenizer, files, None
+        self._weights = folder, checkpoint["version"]
         self._log_swap(checkpoint, started)
 
     async def load_adapter(self, checkpoint: Checkpoint, base: Path, adapter: Path) -> None:
         """Serve verified adapters from the next request on; load their base first if the engine holds another.
 
         Raises:
-            CheckpointRefusedError: the engine or the tokenizer cannot load them.
+            CheckpointRefusedError: the engine or the tokenizer cannot load them; what was served goes on.
         """
         started = time.perf_counter()
         base_version = checkpoint["base_version"]
@@ -72,8 +79,13 @@ class Slot:
         if self.engine.version != base_version:
             tokenizer = ChatTokenizer(base)
             await self.engine.load(base, base_version)
-        await self.engine.load_adapter(adapter, checkpoint["version"])
+        try:
+            await self.engine.load_adapter(adapter, checkpoint["version"])
+        except CheckpointRefusedError:
+            await self._restore_weights()
+            raise
         self.tokenizer, self._tokenizer_files, self._adapter = tokenizer, frozenset(), checkpoint["version"]
+        self._weights = base, base_version
         self._log_swap(checkpoint, started)
 
     @contextmanager
@@ -94,6 +106,13 @@ class Slot:
             await self._idle.wait()
         finally:
             await self.engine.close()
+
+    async def _restore_weights(self) -> None:
+        """Load the weights below what is served again, if the engine has others by now."""
+        if self._weights is not None and self.engine.version != self._weights[1]:
+            served, self._adapter = self._adapter, None  # if the load fails, the slot serves the engine's weights
+            await self.engine.load(*self._weights)
+            self._adapter = served
 
     def _log_swap(self, checkpoint: Checkpoint, started: float) -> None:
         seconds = time.perf_counter() - started
@@ -143,6 +162,12 @@ class Worker:
         self._max_adapters = max_adapters
         self._adapters: list[int] = []
         self._retiring: set[asyncio.Task[None]] = set()
+        self._running = 0
+        self._adapter_requests = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._open = asyncio.Event()
+        self._open.set()
         engine.failed.add_done_callback(self._break_down)
 
     @property
@@ -196,6 +221,24 @@ class Worker:
         canary = self._canary if track == "canary" else None
         return self._first if canary is None or canary.version is None else canary
 
+    @asynccontextmanager
+    async def request(self, track: Track) -> AsyncIterator[Slot]:
+        """Give one request the slot of its track; it waits while the weights below adapters change."""
+        await self._open.wait()
+        slot = self.slot(track)
+        adapters = int(slot.has_adapters)
+        self._running += 1
+        self._adapter_requests += adapters
+        self._idle.clear()
+        try:
+            with slot.in_use():
+                yield slot
+        finally:
+            self._running -= 1
+            self._adapter_requests -= adapters
+            if not self._running:
+                self._idle.set()
+
     async def load(self, checkpoint: Checkpoint, folder: Path, track: Track | None = None) -> None:
         """Serve a verified checkpoint on a track, by default the first one, from the next token on.
 
@@ -203,9 +246,10 @@ class Worker:
             CheckpointRefusedError: the engine or the tokenizer cannot load it; what was served goes on.
         """
         if track is None or track == self.track:
-            if self._canary is not None and self._canary.engine is self._first.engine:
-                await self.end_canary()  # its adapters do not fit the new weights
-            await self._first.load(checkpoint, folder)
+            async with self._changing_base(checkpoint["version"]):
+                if self._canary is not None and self._canary.engine is self._first.engine:
+                    await self.end_canary()  # its adapters do not fit the new weights
+                await self._first.load(checkpoint, folder)
             metrics.VERSION.set(checkpoint["version"])
         elif self._canary is not None:
             await self._canary.load(checkpoint, folder)
@@ -233,9 +277,10 @@ class Worker:
         engine, shared = self._first.engine, self._canary
         has_base = engine.version == checkpoint["base_version"]
         if track == self.track:
-            if shared is not None and not has_base:
-                await self.end_canary()
-            await self._first.load_adapter(checkpoint, base, adapter)
+            async with self._changing_base(checkpoint["base_version"]):
+                if shared is not None and not has_base:
+                    await self.end_canary()
+                await self._first.load_adapter(checkpoint, base, adapter)
             metrics.VERSION.set(checkpoint["version"])
         else:
             if not has_base:
@@ -266,6 +311,24 @@ class Worker:
         await self._first.engine.close()
         if self._canary is not None and self._canary.engine is not self._first.engine:
             await self._canary.engine.close()
+
+    @asynccontextmanager
+    async def _changing_base(self, version: int | None) -> AsyncIterator[None]:
+        """End the running requests and hold new ones back while the weights below adapters change.
+
+        The engine would continue requests of adapters on the new weights, under the adapters' version.
+        """
+        slots = [self._first] if self._canary is None else [self._first, self._canary]
+        has_adapters = self._adapter_requests > 0 or any(slot.has_adapters for slot in slots)
+        if not has_adapters or self._first.engine.version == version:
+            yield
+            return
+        self._open.clear()
+        try:
+            await self._idle.wait()
+            yield
+        finally:
+            self._open.set()
 
     async def _unload_oldest(self) -> None:
         """Unload the adapters that no track has, the oldest first, beyond what the engine keeps."""
