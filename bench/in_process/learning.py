@@ -14,6 +14,7 @@ from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sampler import sampler_of
 from stepstream.learner.training.trainer import Trainer
 from stepstream.services.inference.llama import LlamaWeights
+from stepstream.versions.layout import weights_folder
 
 
 def base_model(settings: Settings) -> Path:
@@ -75,4 +76,4 @@ class Policy:
         self.buffer.advance(self.version)
         with tempfile.TemporaryDirectory() as folder:
             self.trainer.snapshot().write(Path(folder))
-            return LlamaWeights(Path(folder))
+            return LlamaWeights(weights_folder(Path(folder)))
