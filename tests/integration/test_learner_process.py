@@ -235,8 +235,14 @@ def test_old_versions_are_removed_by_command_and_the_rest_rebuilds(lab: LearnerL
     assert [path.name for path in folders[2].iterdir()] == ["weights"]
     rebuilt = lab.cli(rebuild, f"{lab.model}@3")  # from the root, since its parent cannot be trained on
     assert rebuilt.exit_code == 0, rebuilt.output
-    # A learner goes on from the newest version.
+    # A learner goes on from the newest version, and removes old ones itself.
+    lab.learner.settings = with_settings(lab.settings, learner={"keep_versions": 1, "keep_training": 1})
     lab.produce(*(f"g4-{n}" for n in range(PER_VERSION)), versions=(3, 3))
     lab.learner.start()
     lab.wait_for(4)
+    wait_until(lambda: not folders[2].exists() and not (folders[3] / "training").exists())
+    assert lab.versions().get(lab.model, 2)["removal_reason"] == "retention"
+    assert lab.versions().get(lab.model, 3)["inputs"], "a rebuild needs them"
+    wait_until(lambda: lab.series()['stepstream_learner_versions_removed_total{part="training"}'] == 1)
     assert lab.learner.stop() == 0
+    assert lab.cli(rebuild, f"{lab.model}@4").exit_code == 0

@@ -36,12 +36,13 @@ class LearnerSettings(Section):
     )
     keep_versions: int = setting(
         0,
-        "Newest versions whose files `stepstream models prune` keeps, beside those in use and what they need; 0: all.",
+        "Newest versions whose files retention keeps, beside those in use and what they need; 0: all. The learner "
+        "removes the others after each version, and `stepstream models prune` on demand.",
         unit="versions",
         ge=0,
     )
     keep_training: int = setting(
-        0, "Newest versions whose training state `stepstream models prune` keeps; 0: all.", unit="versions", ge=0
+        3, "Newest versions whose training state retention keeps; 0: all.", unit="versions", ge=0
     )
     signing_key: str = setting(
         "", "File of the private key that signs versions; `stepstream models keygen` creates it. Empty: unsigned."

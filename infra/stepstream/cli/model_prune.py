@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 
-from stepstream.cli.model_rollouts import live_workers_of, open_log, wait_read
+from stepstream.cli.model_rollouts import open_log, wait_read
 from stepstream.config import Settings
-from stepstream.topics.events import Checkpoint
-from stepstream.versions.retention import Removals, removals_of, without_training
+from stepstream.versions.retention import Removals, removal_events, removals_of
 
 
 @click.command()
@@ -25,20 +24,19 @@ def prune(model: str, keep_versions: int | None, keep_training: int | None, dry_
     before it is done.
     """
     from stepstream.topics.catalogue import WORKER_STATUS
+    from stepstream.topics.ids import now_us
     from stepstream.topics.table import Table
     from stepstream.versions.follower import VersionFollower
+    from stepstream.versions.worker_agreement import loaded_versions
 
     with open_log() as settings, VersionFollower(settings) as versions, Table(settings, WORKER_STATUS) as workers:
         wait_read(versions, workers)
         checkpoints = versions.checkpoints(model)
-        served = set(versions.served(model).in_use)
-        for status in live_workers_of(workers, settings, model):
-            served |= {one["version"] for one in status["tracks"]}
-            served |= {version for version in (status["version"],) if version is not None}
-        learner = settings.learner
+        every_s, learner = settings.inference.status_every_s, settings.learner
+        loaded = loaded_versions(workers.items().values(), model, now_us(), every_s)
         removals = removals_of(
             checkpoints,
-            served,
+            versions.served(model).in_use | loaded,
             keep_versions=learner.keep_versions if keep_versions is None else keep_versions,
             keep_training=learner.keep_training if keep_training is None else keep_training,
         )
@@ -54,30 +52,20 @@ def _remove(settings: Settings, model: str, removals: Removals) -> None:
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.catalogue import CHECKPOINTS
     from stepstream.topics.codec import Codec
-    from stepstream.topics.ids import new_event_id, now_us
+    from stepstream.topics.ids import now_us
     from stepstream.topics.producer import EventProducer
-    from stepstream.versions.layout import TRAINING, name_of
+    from stepstream.versions.layout import name_of
     from stepstream.versions.store import remove
 
-    removed: list[tuple[Checkpoint, str]] = []
     with closing(Codec(settings.schema_registry)) as codec:
         # Whole events: a follower keeps them without the trained positions, which a rebuild needs.
         checkpoints = read_versions(settings.kafka, codec).by_model.get(model, {})
-        for version in removals.versions:
-            gone: Checkpoint = {**checkpoints[version], "removed_at_us": now_us(), "removal_reason": "retention"}
-            removed.append((gone, ""))
-        # Versions of the old layout keep their training state: it lies among the files that workers load.
-        removed += [
-            (without_training(checkpoints[version]), TRAINING)
-            for version in removals.training
-            if any(file["path"].startswith(f"{TRAINING}/") for file in checkpoints[version]["files"])
-        ]
+        events = removal_events(checkpoints, removals, now_us())
         producer = EventProducer(settings.kafka, codec, "models-prune")
-        for checkpoint, _ in removed:
-            checkpoint["event_id"] = new_event_id()
+        for checkpoint, _ in events:
             producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
         producer.flush()
-    for checkpoint, part in removed:
+    for checkpoint, part in events:
         remove(checkpoint["uri"], part)
 
 

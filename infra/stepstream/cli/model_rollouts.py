@@ -20,8 +20,6 @@ from stepstream.versions.rollouts import ModelVersions, ServedVersions
 
 _READ_S = 30.0
 _POLL_S = 0.1
-_MISSED_STATUSES = 3
-"""Number of missed statuses after which a worker counts as gone."""
 
 _Decide = Callable[[str, ModelVersions], Decision]
 _Function = Callable[..., None]
@@ -203,9 +201,9 @@ def _problems(live: list[Any], served: ServedVersions, model: str) -> dict[str, 
 def live_workers_of(workers: Any, settings: Settings, model: str) -> list[Any]:
     """Return the newest statuses of a model's workers that are not silent."""
     from stepstream.topics.ids import now_us
-    from stepstream.versions.worker_agreement import live_workers
+    from stepstream.versions.worker_agreement import MISSED_STATUSES, live_workers
 
-    silent_s = _MISSED_STATUSES * settings.inference.status_every_s
+    silent_s = MISSED_STATUSES * settings.inference.status_every_s
     return live_workers(workers.items().values(), model, now_us(), silent_s)
 
 

@@ -33,6 +33,7 @@ from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.publish import flush_producer, owner_of, publish_version, send
 from stepstream.learner.reporter import BackgroundSender, Reporter
+from stepstream.learner.retention import Retention
 from stepstream.learner.training.rank_zero import trainer_for
 from stepstream.learner.training.update_stats import gap_warning
 from stepstream.topics.catalogue import DEAD_LETTERS, LABELED_TRAJECTORIES
@@ -65,12 +66,14 @@ def main(settings: Settings, stop: Stop) -> None:
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
     owner = owner_of(settings, codec, settings.learner.model, stop)
     sender = BackgroundSender(settings.kafka, codec, stop)
+    retention = Retention(settings, codec, stop)
     try:
+        retention.take_over()
         owner.take_over()
         while not stop:
             versions = _wait_for_version(settings, codec, stop)
             if versions is not None:
-                _Lineage(settings, codec, producer, owner, sender, versions, stop).train()
+                _Lineage(settings, codec, producer, owner, sender, retention, versions, stop).train()
     except (VersionRejected, CannotTrain, UnknownVersion) as error:
         raise Fatal(str(error)) from error
     except Fenced as error:
@@ -85,6 +88,7 @@ def main(settings: Settings, stop: Stop) -> None:
     except Cancelled:
         return  # stopped while the broker was unavailable
     finally:
+        retention.close()
         sender.close()
 
 
@@ -112,11 +116,12 @@ class _Lineage:
         producer: EventProducer,
         owner: EventProducer,
         sender: BackgroundSender,
+        retention: Retention,
         versions: Versions,
         stop: Stop,
     ) -> None:
         self._settings, self._codec, self._stop = settings, codec, stop
-        self._producer, self._owner = producer, owner
+        self._producer, self._owner, self._retention = producer, owner, retention
         self._config = settings.learner
         newest = versions.newest(self._config.model)
         assert newest is not None
@@ -154,6 +159,7 @@ class _Lineage:
             requirements=requirements,
         )
         metrics.VERSION.set(self._base["version"])
+        self._retention.prune_after(self._base)
         log.info(
             "training %s@%d, root %d, update %d",
             self._config.model, self._base["version"], root, self._base["updates"],
@@ -296,6 +302,8 @@ class _Lineage:
                 adapter_base=self._adapter_base,
             )
         self._updates, self._update_figures = [], []
+        self._trainer.policy.take_base_from(self._folder)
+        self._retention.prune_after(self._base)
         self._reporter.report_published(self._base["version"])
         self._buffer.advance(self._base["version"])
         self._count()

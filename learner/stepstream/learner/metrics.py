@@ -27,6 +27,12 @@ LAG_EFFECTIVE = Gauge(
 MU_GAPS = Counter(
     "stepstream_learner_mu_gaps", "Updates whose `mu_gap_max` exceeded `learner.max_mu_gap`: an engine that differs."
 )
+REMOVED = Counter(
+    "stepstream_learner_versions_removed", "Versions that lost files by retention: `all`, or `training` only.", ["part"]
+)
+RETENTION_FAULTS = Counter(
+    "stepstream_learner_retention_faults", "Attempts to remove old versions that failed, and are repeated later."
+)
 FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["figure"])
 READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
 WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")

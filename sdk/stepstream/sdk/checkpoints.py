@@ -129,6 +129,7 @@ class Checkpoints(Subscription[Checkpoint]):
         super().__init__(settings)
         self._model = model
         self._with_history = history
+        self._delivered: dict[str, str] = {}
 
     def _at_start(self, events: list[Event]) -> Iterable[Checkpoint]:
         newest = {event.key: event for event in events}  # a version that was removed is no longer published
@@ -144,7 +145,14 @@ class Checkpoints(Subscription[Checkpoint]):
             if event.record is not None
             and event.record["removed_at_us"] is None
             and (self._model is None or event.record["model"] == self._model)
+            and self._is_new(event.key, event.record["event_id"])
         ]
+
+    def _is_new(self, key: str, event_id: str) -> bool:
+        """Return True if a version is published now; False if only its training state was removed."""
+        is_new = self._delivered.get(key) != event_id
+        self._delivered[key] = event_id
+        return is_new
 
 
 def subscribe_checkpoints(

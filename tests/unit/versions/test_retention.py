@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
-from stepstream.versions.retention import Removals, removals_of, without_training
+from stepstream.versions.retention import Removals, removal_events, removals_of, without_training
 
 
 def version(number: int, parent: int | None, base: int | None = None) -> Checkpoint:
@@ -49,6 +49,23 @@ def test_what_is_removed_already_is_left() -> None:
     checkpoints[2]["removed_at_us"] = 1
     checkpoints[0] = without_training(checkpoints[0])
     assert removals_of(checkpoints, {2}, keep_versions=1, keep_training=1) == Removals((1, 3), (4,))
+
+
+def test_a_removal_s_event_is_the_version_s_own_without_its_files() -> None:
+    checkpoints = line(3)
+    removed, trimmed = removal_events(checkpoints, Removals(versions=(1,), training=(2,)), 7)
+    assert (removed[0]["removed_at_us"], removed[0]["removal_reason"], removed[1]) == (7, "retention", "")
+    assert removed[0]["event_id"] != checkpoints[1]["event_id"]
+    assert [file["role"] for file in trimmed[0]["files"]] == ["weights"]
+    assert trimmed == ({**checkpoints[2], "files": trimmed[0]["files"]}, "training"), "not published anew"
+    assert checkpoints == line(3)
+
+
+def test_a_training_state_in_the_old_layout_is_left() -> None:
+    checkpoints = line(3)
+    for file in checkpoints[1]["files"]:
+        file["path"] = file["path"].rpartition("/")[2]
+    assert removals_of(checkpoints, (), keep_versions=0, keep_training=1).training == (0,)
 
 
 @given(st.integers(1, 30), st.integers(0, 6), st.sets(st.integers(0, 30)), st.integers(0, 5), st.integers(0, 5))

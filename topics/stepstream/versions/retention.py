@@ -1,13 +1,14 @@
 """Choose the versions of a model whose files retention removes: never one that is served, pinned or needed by another.
 
-Pure; `stepstream models prune` publishes the removals and deletes the files.
+Pure; the learner, after each version, and `stepstream models prune` publish the removals and delete the files.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from stepstream.topics.events import Checkpoint
-from stepstream.versions.layout import role_of
+from stepstream.topics.ids import new_event_id
+from stepstream.versions.layout import TRAINING, role_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,31 @@ def removals_of(
         tuple(
             version
             for version in sorted(kept & set(present))
-            if version not in with_training and any(role_of(file) == "training" for file in present[version]["files"])
+            if version not in with_training
+            # Versions of the old layout keep their training state: it lies among the files that workers load.
+            and any(file["path"].startswith(f"{TRAINING}/") for file in present[version]["files"])
         ),
     )
+
+
+def removal_events(
+    checkpoints: Mapping[int, Checkpoint], removals: Removals, now_us: int
+) -> list[tuple[Checkpoint, str]]:
+    """Return the events that announce removals, each with the part of the folder to remove then; empty: all of it.
+
+    A version that only loses its training state keeps its event's id: it is not published anew.
+
+    Args:
+        checkpoints: the newest event of each version to remove, with its inputs.
+        removals: what to remove.
+        now_us: the time now, in microseconds since the Unix epoch.
+    """
+    found: list[tuple[Checkpoint, str]] = []
+    for version in removals.versions:
+        gone: Checkpoint = {**checkpoints[version], "removed_at_us": now_us, "removal_reason": "retention"}
+        gone["event_id"] = new_event_id()
+        found.append((gone, ""))
+    return found + [(without_training(checkpoints[version]), TRAINING) for version in removals.training]
 
 
 def without_training(checkpoint: Checkpoint) -> Checkpoint:

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from stepstream.topics.events import ServedVersion, WorkerStatus, new_served_version
 from stepstream.versions.rollouts import ServedVersions
 
+MISSED_STATUSES = 3
+"""Statuses that a worker may miss before it counts as gone."""
+
 
 def live_workers(statuses: Iterable[WorkerStatus], model: str, now_us: int, silent_s: float) -> list[WorkerStatus]:
     """Return the newest statuses of a model's workers that run, by worker.
@@ -25,6 +28,22 @@ def live_workers(statuses: Iterable[WorkerStatus], model: str, now_us: int, sile
         ),
         key=lambda status: status["worker_id"],
     )
+
+
+def loaded_versions(statuses: Iterable[WorkerStatus], model: str, now_us: int, status_every_s: float) -> set[int]:
+    """Return the versions that a model's running workers have loaded or are about to.
+
+    Args:
+        statuses: the newest of each worker.
+        model: name of the model.
+        now_us: the time now, in microseconds since the Unix epoch.
+        status_every_s: time between two statuses of a worker.
+    """
+    found = set[int]()
+    for status in live_workers(statuses, model, now_us, MISSED_STATUSES * status_every_s):
+        found |= {one["version"] for one in status["tracks"]}
+        found |= {version for version in (status["version"],) if version is not None}
+    return found
 
 
 def served_tracks(status: WorkerStatus) -> list[ServedVersion]:

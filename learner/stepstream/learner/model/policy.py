@@ -33,6 +33,7 @@ from stepstream.learner.model.pretrained import stored_dtype
 from stepstream.learner.model.scored import load_scored, optimize_blocks
 from stepstream.learner.model.sharded_load import read_weights
 from stepstream.learner.model.tensor_files import TensorFiles
+from stepstream.versions.layout import training_folder
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2**30
@@ -179,6 +180,12 @@ class Policy:
             self._optimizer.step(rate)
         self._optimizer.zero_grad()
         return norm
+
+    def take_base_from(self, version: Path) -> None:
+        """Link the base of later versions from one that this policy wrote: retention may remove those before it."""
+        base = training_folder(version) / lora.BASE
+        if base.is_dir():
+            self._base = base
 
     @torch.no_grad()
     def snapshot(self) -> Snapshot:

@@ -1,0 +1,164 @@
+"""Remove the files of old versions after each publication, from a thread, so that training does not wait.
+
+Each removal is an event first; the files go once it is durable. A crash between the two leaves files that no event
+names any more: the first pass of the next learner removes them.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+
+from stepstream.config import Settings
+from stepstream.core.process import Stop
+from stepstream.learner import SOURCE, metrics
+from stepstream.learner.lineage import read_versions
+from stepstream.topics.catalogue import CHECKPOINTS, WORKER_STATUS
+from stepstream.topics.codec import Codec
+from stepstream.topics.events import Checkpoint, UpdateInput
+from stepstream.topics.exclusive_producer import ExclusiveProducer, Fenced
+from stepstream.topics.ids import now_us
+from stepstream.topics.table import Table
+from stepstream.versions.follower import VersionFollower
+from stepstream.versions.layout import TRAINING, WEIGHTS, name_of
+from stepstream.versions.retention import Removals, removal_events, removals_of
+from stepstream.versions.store import local_path, remove
+from stepstream.versions.worker_agreement import loaded_versions
+
+log = logging.getLogger(__name__)
+
+_READ_S = 30.0
+_CLOSE_S = 5.0
+
+
+class Retention:
+    """Applies `learner.keep_versions` and `learner.keep_training`. Faults are logged; the next version tries again."""
+
+    def __init__(self, settings: Settings, codec: Codec, stop: Stop) -> None:
+        """Connect lazily. A transactional id of its own keeps its events apart from a version in publication."""
+        self._settings, self._codec, self._stop = settings, codec, stop
+        self._model = settings.learner.model
+        self._is_on = settings.learner.keep_versions > 0 or settings.learner.keep_training > 0
+        self._producer = ExclusiveProducer(
+            settings.kafka, codec, SOURCE, f"retention/{self._model}", lambda: bool(stop) or self._closing.is_set()
+        )
+        self._inputs: dict[int, list[UpdateInput]] = {}
+        self._unremoved: list[tuple[Checkpoint, str]] | None = None
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take_over(self) -> None:
+        """Keep older learners of the model from removing anything more; block until then.
+
+        Raises:
+            DeliveryFailed: stopped first.
+        """
+        self._producer.take_over()
+
+    def prune_after(self, checkpoint: Checkpoint) -> None:
+        """Remove in the background what a version makes superfluous; return at once."""
+        if not self._is_on:
+            return
+        self._inputs[checkpoint["version"]] = checkpoint["inputs"]
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the thread after the file that it removes now, within 5 seconds."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        with ExitStack() as stack:
+            versions = stack.enter_context(VersionFollower(self._settings))
+            workers = stack.enter_context(Table(self._settings, WORKER_STATUS))
+            while self._wake.wait() and not self._closing.is_set():
+                self._wake.clear()
+                try:
+                    self._prune(versions, workers)
+                except Fenced as error:
+                    log.warning("old versions are left to the newer learner: %s", error)
+                    return
+                except Exception as error:  # training goes on; the next version tries again
+                    metrics.RETENTION_FAULTS.inc()
+                    log.warning("old versions were not removed, the next version tries again: %r", error)
+
+    def _prune(self, versions: VersionFollower, workers: Table) -> None:
+        if not versions.wait_current(_READ_S) or not workers.wait_current(_READ_S):
+            raise TimeoutError(f"the log was not read within {_READ_S:g} s")
+        checkpoints, config = versions.checkpoints(self._model), self._settings.learner
+        every_s = self._settings.inference.status_every_s
+        loaded = loaded_versions(workers.items().values(), self._model, now_us(), every_s)
+        removals = removals_of(
+            checkpoints,
+            versions.served(self._model).in_use | loaded,
+            keep_versions=config.keep_versions,
+            keep_training=config.keep_training,
+        )
+        if self._unremoved is None:
+            self._unremoved = left_files(checkpoints.values())
+        events = removal_events(self._with_inputs(checkpoints, removals), removals, now_us())
+        for checkpoint, _ in events:
+            self._producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
+        self._producer.flush()
+        self._forget_inputs(removals)
+        self._unremoved += events
+        # The follower has not read the removals yet.
+        left = [one for one in checkpoints.values() if _is_present(one) and one["version"] not in removals.versions]
+        self._remove_files({one["uri"] for one in left})
+
+    def _with_inputs(self, checkpoints: Mapping[int, Checkpoint], removals: Removals) -> dict[int, Checkpoint]:
+        """Return the newest events of the versions to remove, with the inputs that the follower leaves out."""
+        needed = {*removals.versions, *removals.training}
+        if needed - set(self._inputs):
+            published = read_versions(self._settings.kafka, self._codec).by_model[self._model]
+            self._inputs |= {version: published[version]["inputs"] for version in needed}
+        return {version: {**checkpoints[version], "inputs": self._inputs[version]} for version in needed}
+
+    def _forget_inputs(self, removals: Removals) -> None:
+        """Bound the memory to the inputs of versions that may still lose files."""
+        is_last = removals.versions if self._settings.learner.keep_versions else removals.training
+        for version in is_last:
+            self._inputs.pop(version, None)
+
+    def _remove_files(self, present: set[str]) -> None:
+        """Remove what the log no longer names; a part that cannot be removed is tried again after the next version."""
+        waiting, self._unremoved = self._unremoved or [], []
+        for checkpoint, part in waiting:
+            if not part and checkpoint["uri"] in present:
+                continue  # another version has the same files
+            if self._closing.is_set():
+                return
+            what = f"{'the training state' if part else 'the files'} of {name_of(checkpoint)}"
+            try:
+                remove(checkpoint["uri"], part)
+            except OSError as error:
+                metrics.RETENTION_FAULTS.inc()
+                log.warning("%s cannot be removed, the next version tries again: %s", what, error)
+                self._unremoved.append((checkpoint, part))
+            else:
+                metrics.REMOVED.labels(part or "all").inc()
+                log.info("removed %s: nothing needs it any more", what)
+
+
+def left_files(checkpoints: Iterable[Checkpoint]) -> list[tuple[Checkpoint, str]]:
+    """Return the parts of versions that lie on this machine although their events say that they are removed."""
+    found: list[tuple[Checkpoint, str]] = []
+    for checkpoint in checkpoints:
+        folder = local_path(checkpoint["uri"])
+        if folder is None or not folder.is_dir():
+            continue
+        has_training = any(file["path"].startswith(f"{TRAINING}/") for file in checkpoint["files"])
+        if not _is_present(checkpoint):
+            found.append((checkpoint, ""))
+        elif not has_training and (folder / WEIGHTS).is_dir() and (folder / TRAINING).is_dir():
+            found.append((checkpoint, TRAINING))
+    return found
+
+
+def _is_present(checkpoint: Checkpoint) -> bool:
+    return checkpoint["removed_at_us"] is None
