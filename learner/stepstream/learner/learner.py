@@ -44,7 +44,7 @@ from stepstream.topics.events import Checkpoint, DeadLetter, UpdateInput, new_up
 from stepstream.topics.exclusive_producer import Fenced
 from stepstream.topics.producer import EventProducer
 from stepstream.versions.fetch import fetch_whole
-from stepstream.versions.layout import VersionRejected
+from stepstream.versions.layout import VersionRejected, name_of
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,15 @@ class _Lineage:
             return None
         if not lora.continues(self._folder, self._config):
             return self._base["version"]
-        return self._base["base_version"] if self._base["format"] == "lora" else None
+        if self._base["format"] == "lora":
+            return self._base["base_version"]
+        if self._config.version_format == "lora":
+            log.warning(
+                "learner.version_format=lora, but no version has the weights below the adapters of %s: its versions "
+                "stay complete; to switch, publish %s as a new root with `stepstream models publish`",
+                name_of(self._base), self._base["uri"],
+            )  # fmt: skip
+        return None
 
     def train(self) -> None:
         """Read, update and publish until `stop` is set or a newer lineage begins."""

@@ -77,6 +77,8 @@ def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bo
         target = _local_target(settings, model, version, event_id)
         files = write_root(folder, target)
         uri = _stored(settings, model, target)
+        if target.parent.parent == _upload_folder(settings):
+            shutil.rmtree(target, ignore_errors=True)
         checkpoint = _checkpoint(settings, model, version, event_id, uri, files, start)
         sign_version(settings, checkpoint)
         announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
@@ -149,8 +151,10 @@ def publish_version(
     checkpoint["metrics"] = dict(metrics)
     sign_version(settings, checkpoint)
     announce(producer, checkpoint, stop)
-    if parent_folder.parent.parent == _kept_folder(settings):
+    if parent_folder.parent.parent in (_kept_folder(settings), _upload_folder(settings)):
         shutil.rmtree(parent_folder, ignore_errors=True)
+    if published != folder and published.parent.parent == _upload_folder(settings):
+        shutil.rmtree(published, ignore_errors=True)
     return checkpoint, folder
 
 
@@ -160,13 +164,18 @@ def _local_target(settings: Settings, model: str, version: int, event_id: str, *
     The event's id keeps two learners from writing to the same folder.
     """
     remote = is_remote(settings.learner.checkpoints)
-    root = _kept_folder(settings) if keep else cache_folder(settings) / "upload" if remote else None
+    root = _kept_folder(settings) if keep else _upload_folder(settings) if remote else None
     return (root or checkpoints_folder(settings)) / model / folder_name(version, event_id)
 
 
 def _kept_folder(settings: Settings) -> Path:
     """Return the folder of complete versions that the next delta is made from."""
     return cache_folder(settings) / "complete"
+
+
+def _upload_folder(settings: Settings) -> Path:
+    """Return the folder of versions on their way to a store; the newest stays for the next version to begin from."""
+    return cache_folder(settings) / "upload"
 
 
 def _stored(settings: Settings, model: str, folder: Path) -> str:

@@ -141,6 +141,17 @@ def test_a_delta_s_digest_is_that_of_all_its_weights(tmp_path: Path) -> None:
     assert len(kept) == 1, "only the version that the next delta is made from is kept"
 
 
+@pytest.mark.parametrize("form", ["full", "delta"])
+def test_a_store_s_versions_leave_one_local_copy_for_the_next(form: str, tmp_path: Path) -> None:
+    lineage = Lineage(tmp_path, version_format=form, checkpoints=f"memory://{tmp_path.name}-{form}/staged")
+    for _ in range(3):
+        lineage.publish()
+    cache = tmp_path / "data/version-cache/learner"
+    assert [path for path in cache.glob("*/m/*") if path.parent.parent.name in ("upload", "complete")] == [
+        lineage.folder
+    ]
+
+
 def test_adapters_alone_are_published_with_their_base(tmp_path: Path) -> None:
     lineage = Lineage(tmp_path, version_format="lora", lora_rank=2)
     lineage.publish()
