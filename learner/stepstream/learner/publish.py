@@ -124,7 +124,7 @@ def publish_version(
     Raises:
         Fenced: another learner of the model took over.
         DeliveryFailed: Kafka rejected the event.
-        Fatal: a stop was requested before the event was durable.
+        Fatal: the store does not accept a file; or a stop was requested before the event was durable.
     """
     model, version = parent["model"], parent["version"] + 1
     event_id = new_event_id()
@@ -179,12 +179,19 @@ def _upload_folder(settings: Settings) -> Path:
 
 
 def _stored(settings: Settings, model: str, folder: Path) -> str:
-    """Return the address of a version's folder, after its upload if versions are in a store."""
+    """Return the address of a version's folder, after its upload if versions are in a store.
+
+    Raises:
+        Fatal: the store does not accept a file.
+    """
     address = settings.learner.checkpoints
     if not is_remote(address):
         return folder.as_uri()
     uri = f"{address.rstrip('/')}/{model}/{folder.name}"
-    upload(folder, uri)
+    try:
+        upload(folder, uri)
+    except OSError as error:
+        raise Fatal(f"learner.checkpoints: {uri} cannot be written, the version is not published: {error}") from error
     return uri
 
 

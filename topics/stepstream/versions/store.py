@@ -1,7 +1,7 @@
 """Read and write versions at any address that fsspec knows, as `file:///…` or `s3://bucket/prefix`.
 
-Credentials and endpoints are those of fsspec: the cloud's own environment variables, or `FSSPEC_S3_ENDPOINT_URL` and
-the like.
+Credentials and endpoints are those of the store's client, which takes them from the environment: the cloud's own
+variables, or fsspec's, as `FSSPEC_S3_ANON`.
 """
 
 import shutil
@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 _CHUNK = 8 << 20
+_WITHOUT_FOLDERS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
+"""Stores whose client takes the request for a folder as one for a bucket, and creates that of a mistyped address."""
 
 
 def local_path(uri: str) -> Path | None:
@@ -30,7 +32,7 @@ def open_file(uri: str, path: str) -> Iterator[BinaryIO]:
     """Open a file below an address for reading.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read; within the block too, if the store's client fails.
     """
     local = local_path(uri)
     if local is not None:
@@ -38,7 +40,7 @@ def open_file(uri: str, path: str) -> Iterator[BinaryIO]:
             yield stream
         return
     system, root = _system_of(uri)
-    with system.open(f"{root}/{path}", "rb", block_size=_CHUNK) as stream:
+    with _client_errors(), system.open(f"{root}/{path}", "rb", block_size=_CHUNK) as stream:
         yield stream
 
 
@@ -49,15 +51,22 @@ def upload(folder: Path, uri: str) -> None:
         OSError: the store does not accept a file.
     """
     system, root = _system_of(uri)
+    has_folders = urlsplit(uri).scheme not in _WITHOUT_FOLDERS
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             target = f"{root}/{path.relative_to(folder).as_posix()}"
-            system.makedirs(target.rpartition("/")[0], exist_ok=True)
-            system.put_file(str(path), target)
+            with _client_errors():
+                if has_folders:
+                    system.makedirs(target.rpartition("/")[0], exist_ok=True)
+                system.put_file(str(path), target)
 
 
 def remove(uri: str, part: str = "") -> None:
-    """Remove the folder at an address, or a part of it; what does not exist is removed already."""
+    """Remove the folder at an address, or a part of it; what does not exist is removed already.
+
+    Raises:
+        OSError: the store does not remove a file.
+    """
     local = local_path(uri)
     if local is not None:
         target = local / part
@@ -65,8 +74,24 @@ def remove(uri: str, part: str = "") -> None:
             shutil.rmtree(target)
         return
     system, root = _system_of(uri)
-    if system.exists(f"{root}/{part}".rstrip("/")):
-        system.rm(f"{root}/{part}".rstrip("/"), recursive=True)
+    with _client_errors():
+        if system.exists(f"{root}/{part}".rstrip("/")):
+            system.rm(f"{root}/{part}".rstrip("/"), recursive=True)
+
+
+@contextmanager
+def _client_errors() -> Iterator[None]:
+    """Raise every error of a store's client as an OSError: some pass on those of their HTTP library."""
+    try:
+        yield
+    except PermissionError as error:
+        raise PermissionError(
+            f"{error}: the store rejects this process's credentials, or they do not allow this"
+        ) from error
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{error} ({type(error).__name__})") from error
 
 
 def _system_of(uri: str) -> tuple[Any, str]:

@@ -1,0 +1,228 @@
+"""Check that versions are published to an S3 server, fetched from it, and rejected or removed there as on a disk."""
+
+import hashlib
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3fs
+import torch
+from s3_server import BUCKET, SECRET, S3Server
+from version_lineage import Lineage
+
+from stepstream.core.process import Fatal
+from stepstream.learner.model import lora
+from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
+from stepstream.versions.fetch import fetch_adapter, fetch_version
+from stepstream.versions.layout import VersionRejected
+from stepstream.versions.retention import removals_of
+from stepstream.versions.store import open_file, remove, upload
+
+FILES = ("weights/config.json", "weights/model.safetensors", "weights/tokenizer.json", "training/optimizer.safetensors")
+WEIGHTS = FILES[1]
+WRONG_SECRET = "a-mistyped-secret-that-no-message-may-show"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with S3Server(tmp_path_factory.mktemp("s3") / "server") as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def environment(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The process's environment with the server's credentials, and without what the machine's user configured."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    use(monkeypatch, server.environment())
+    yield monkeypatch
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def use(environment: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Give the process other credentials, as if it had started with them."""
+    for name, value in variables.items():
+        environment.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def published(folder: Path, prefix: str, version: int = 3) -> Checkpoint:
+    """Upload small files and return their event."""
+    files = []
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        content = f"{prefix} {version} {name}".encode() * 10
+        (folder / name).write_bytes(content)
+        files.append(
+            new_checkpoint_file(path=name, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+        )
+    uri = f"s3://{BUCKET}/{prefix}/m/{version}"
+    upload(folder, uri)
+    return new_checkpoint(
+        event_id=f"{prefix}-{version}", occurred_at_us=0, model="m", version=version, uri=uri, weights_sha256="",
+        files=files, code_version="",
+    )  # fmt: skip
+
+
+def fetch(checkpoint: Checkpoint, cache_folder: Path) -> Path:
+    return fetch_version(checkpoint, lambda _model, _version: None, cache_folder)
+
+
+def object_of(checkpoint: Checkpoint, path: str) -> str:
+    return f"{checkpoint['uri'].removeprefix('s3://')}/{path}"
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+FORMS: list[tuple[str, dict[str, Any]]] = [("full", {}), ("delta", {"full_every": 3}), ("lora", {"lora_rank": 2})]
+
+
+@pytest.mark.parametrize(("form", "fields"), FORMS)
+def test_each_form_is_served_and_resumed_from_s3(
+    form: str, fields: dict[str, Any], server: S3Server, tmp_path: Path
+) -> None:
+    fields = {**fields, "version_format": form, "checkpoints": f"s3://{BUCKET}/{form}"}
+    learner = Lineage(tmp_path / "learner", root_in_store=True, **fields)
+    first, second = learner.publish(), learner.publish()
+    assert (first["format"], second["format"]) == (form, form)
+    in_store = set(server.client().find(f"{BUCKET}/{form}"))
+    for checkpoint in (learner.versions.by_model["m"][0], first, second):
+        assert checkpoint["uri"].startswith(f"s3://{BUCKET}/{form}/m/{checkpoint['version']}-")
+        assert {object_of(checkpoint, file["path"]) for file in checkpoint["files"]} <= in_store
+
+    found = learner.served(second, tmp_path / "worker")
+    snapshot = learner.trainer.snapshot()
+    weights = snapshot.weights if snapshot.adapter is None else lora.merged(snapshot.weights, snapshot.adapter)
+    for name, value in found.items():
+        torch.testing.assert_close(value, weights[name].bfloat16(), atol=0, rtol=0 if form != "lora" else 1e-2)
+    assert not list((tmp_path / "worker").rglob("optimizer*")), "a worker does not download the training state"
+    if form == "lora":
+        base, adapter = fetch_adapter(second, learner.versions.find, tmp_path / "worker")
+        assert (base / "model.safetensors").is_file()
+        assert (adapter / "adapter_model.safetensors").is_file()
+
+    resumed = Lineage(tmp_path / "other machine", **{**fields, "checkpoints": f"s3://{BUCKET}/{form}-resumed"})
+    for checkpoint in learner.versions.by_model["m"].values():
+        resumed.versions.fold(checkpoint)
+    resumed.start(second)
+    assert resumed.publish()["weights_sha256"] == learner.publish()["weights_sha256"]
+
+
+def test_a_worker_reads_only_its_roles_and_a_broken_download_goes_on(server: S3Server, tmp_path: Path) -> None:
+    checkpoint = published(tmp_path / "m", "resume")
+    client = server.client()
+    client.rm(object_of(checkpoint, "training"), recursive=True)
+    client.rm(object_of(checkpoint, WEIGHTS))
+    with pytest.raises(VersionRejected, match=rf"m@3: s3://{BUCKET}/resume/m/3/{WEIGHTS} cannot be read"):
+        fetch(checkpoint, tmp_path / "cache")
+    assert files_below(tmp_path / "cache") == ["config.json"]
+
+    client.put_file(str(tmp_path / "m" / WEIGHTS), object_of(checkpoint, WEIGHTS))
+    client.rm(object_of(checkpoint, FILES[0]))
+    folder = fetch(checkpoint, tmp_path / "cache")
+    assert files_below(folder) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert (folder / "model.safetensors").read_bytes() == (tmp_path / "m" / WEIGHTS).read_bytes()
+
+
+def test_a_cut_or_corrupt_object_is_rejected(server: S3Server, tmp_path: Path) -> None:
+    checkpoint = published(tmp_path / "m", "damaged")
+    content = (tmp_path / "m" / WEIGHTS).read_bytes()
+    for damaged in (content[:-1], content[:-1] + b"\1", b""):
+        server.client().pipe_file(object_of(checkpoint, WEIGHTS), damaged)
+        with pytest.raises(VersionRejected, match=r"m@3: weights/model\.safetensors has sha256 .*, its event has"):
+            fetch(checkpoint, tmp_path / "cache")
+        assert "model.safetensors" not in files_below(tmp_path / "cache")
+    server.client().pipe_file(object_of(checkpoint, WEIGHTS), content)
+    fetch(checkpoint, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"secret": WRONG_SECRET}, "the store rejects this process's credentials"),
+        ({"key": "nobody"}, "the store rejects this process's credentials"),
+        ({"key": "", "secret": ""}, r"NoCredentialsError"),
+        ({"url": "http://127.0.0.1:1"}, r'Could not connect to the endpoint URL: "http://127\.0\.0\.1:1/'),
+    ],
+    ids=["wrong secret", "unknown key", "no credentials", "no server"],
+)
+def test_a_store_that_refuses_is_reported_without_the_secret(
+    wrong: dict[str, str],
+    reason: str,
+    server: S3Server,
+    environment: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    checkpoint = published(tmp_path / "m", "refused")
+    learner = Lineage(tmp_path / "learner", checkpoints=f"s3://{BUCKET}/refused-too")
+    use(environment, server.environment(**wrong))
+    if not wrong.get("key", "set"):
+        environment.delenv("AWS_ACCESS_KEY_ID")
+        environment.delenv("AWS_SECRET_ACCESS_KEY")
+    with caplog.at_level("DEBUG", "stepstream"):
+        with pytest.raises(VersionRejected, match=rf"m@3: s3://.*/config\.json cannot be read: .*{reason}") as fetched:
+            fetch(checkpoint, tmp_path / "cache")
+        with pytest.raises(Fatal, match=rf"learner\.checkpoints: s3://.* cannot be written.*: .*{reason}") as stopped:
+            learner.publish()
+        with pytest.raises(OSError, match=reason) as kept:
+            remove(checkpoint["uri"])
+    assert learner.log.sent == []
+    for error in (fetched.value, stopped.value, kept.value):
+        text = "".join(traceback.format_exception(error)) + caplog.text
+        assert SECRET not in text
+        assert WRONG_SECRET not in text
+
+
+def test_a_mistyped_bucket_is_not_created(server: S3Server, environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    published(tmp_path / "m", "mistyped")
+    # S3Proxy names a location for each bucket, from which the client concludes that it exists; AWS does not.
+    environment.setattr(s3fs.S3FileSystem, "makedirs", lambda *_, **__: pytest.fail("on AWS this creates the bucket"))
+    with pytest.raises(FileNotFoundError, match="bucket does not exist"):
+        upload(tmp_path / "m", "s3://modles/m/3")
+    assert server.client().ls("") == [BUCKET]
+
+
+def test_a_file_in_several_parts_is_uploaded_and_read_whole(server: S3Server, tmp_path: Path) -> None:
+    shard = tmp_path / "m/weights/model.safetensors"
+    shard.parent.mkdir(parents=True)
+    with shard.open("wb") as out:
+        out.truncate(101 << 20)  # the client sends more than 100 MiB in parts
+        out.write(b"first")
+        out.seek(-4, 2)
+        out.write(b"last")
+    uri = f"s3://{BUCKET}/parts/m/1"
+    upload(tmp_path / "m", uri)
+    assert server.client().info(f"{BUCKET}/parts/m/1/{WEIGHTS}")["ETag"].endswith('-3"')
+    with open_file(uri, WEIGHTS) as stream:
+        assert stream.read() == shard.read_bytes()
+    remove(uri)
+
+
+def test_retention_removes_the_objects(server: S3Server, tmp_path: Path) -> None:
+    versions = {number: published(tmp_path / str(number), "retention", number) for number in (1, 10, 11, 12)}
+    for number, parent in ((10, 1), (11, 10), (12, 11)):
+        versions[number]["parent_version"] = parent
+    removals = removals_of(versions, set(), keep_versions=2, keep_training=1)
+    assert removals.versions == (10,)
+    assert removals.training == (1, 11)
+    for number in removals.versions:
+        remove(versions[number]["uri"])
+    for number in removals.training:
+        remove(versions[number]["uri"], "training")
+    left = set(server.client().find(f"{BUCKET}/retention"))
+    whole, served = set(FILES), set(FILES[:3])
+    assert left == {
+        object_of(versions[number], path)
+        for number, paths in ((1, served), (11, served), (12, whole))
+        for path in paths
+    }
+    with pytest.raises(VersionRejected, match=r"m@10: .* cannot be read"):
+        fetch(versions[10], tmp_path / "cache")
+    remove(versions[10]["uri"])
