@@ -21,7 +21,7 @@ from stepstream.learner.lineage import Versions, offsets_of
 from stepstream.learner.model.checkpoint import describe, verify
 from stepstream.topics.codec import CodecError
 from stepstream.topics.consumer import Event
-from stepstream.topics.events import new_checkpoint
+from stepstream.topics.events import Checkpoint, new_checkpoint
 
 pytest_plugins = ["memory_folder"]
 
@@ -100,6 +100,12 @@ class Weights:
         self._trained += [attempt.trajectory_id for group in groups for attempt in group]
         return dict.fromkeys(FIGURES, 0.5)
 
+    @property
+    def policy(self) -> "Weights":
+        return self
+
+    def take_base_from(self, _version: Path) -> None: ...
+
     def snapshot(self) -> "Weights":
         return self
 
@@ -164,7 +170,16 @@ class LearnerRun:
         patch.setattr(learner, "Reader", lambda _k, _c, _l, start, _most: _Reader(self.read[start.get(0, 0) :], stop))
         with closing(reporter.BackgroundSender(self.settings.kafka, None, stop)) as sender:  # type: ignore[arg-type]
             producer: Any = Producer(self.log)
-            learner._Lineage(self.settings, None, producer, producer, sender, self.versions(), stop).train()  # type: ignore[arg-type]
+            retention: Any = _KeepEverything()
+            codec: Any = None
+            versions = self.versions()
+            learner._Lineage(self.settings, codec, producer, producer, sender, retention, versions, stop).train()
+
+
+class _KeepEverything:
+    """Retention without removals: its thread is tested with the broker."""
+
+    def prune_after(self, _checkpoint: Checkpoint) -> None: ...
 
 
 class _Ends:
