@@ -30,7 +30,7 @@ help: ## Show what each target does
 demo: install ## Run the whole loop on the embedded stack until the policy is clearly better
 	@$(BIN)/stepstream demo
 
-demo-model: install $(VENV)/.demo-model ## Let SmolLM2 learn tool calls behind vLLM: a canary, a rollback, within 10 minutes
+demo-model: install $(VENV)/.demo-model ## Let SmolLM2 learn tool calls behind vLLM: a canary, a rollback
 	@$(BIN)/stepstream demo-model
 
 up: install ## Run the same services over the same data, until Ctrl-C

@@ -49,9 +49,13 @@ class KafkaReady:
         """The bootstrap list."""
         return self.kafka.bootstrap
 
+    def is_listening(self) -> bool:
+        """Return True if a broker accepts connections; it may still be starting, or busy."""
+        return any(_accepts(server) for server in self.address.split(","))
+
     def __call__(self) -> bool:
         """Connect to the brokers, then list the topics."""
-        if not any(_accepts(server) for server in self.address.split(",")):
+        if not self.is_listening():
             return False  # faster than librdkafka, which retries with back-off until the timeout
         try:
             client = admin_client(self.kafka, SILENT)

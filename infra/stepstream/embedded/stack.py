@@ -11,7 +11,7 @@ from typing import Self
 
 import psutil
 
-from stepstream.config import Settings, environment_of
+from stepstream.config import KafkaSettings, Settings, environment_of
 from stepstream.embedded import install
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.errors import StackError
@@ -231,9 +231,23 @@ def ensure_broker(settings: Settings, on_line: Callable[[str], None]) -> Iterato
         StackError: the embedded broker or registry does not start.
     """
     resolved = resolve_addresses(settings)
-    if "broker" in resolved.stack.external or KafkaReady(resolved.kafka)():
+    if "broker" in resolved.stack.external or _broker_answers(resolved.kafka):
         yield resolved
         return
     on_line("no broker runs: starting the embedded one to read the log")
     with Stack(resolved, ["broker", "registry"]) as stack:
         yield stack.settings
+
+
+def _broker_answers(kafka: KafkaSettings) -> bool:
+    """Return True as soon as a broker lists its topics; False if none listens, or at the deadline.
+
+    On a busy machine a broker that listens may answer late. A second one over its data could not start.
+    """
+    ready = KafkaReady(kafka)
+    deadline = time.monotonic() + kafka.deadline_s
+    while ready.is_listening() and time.monotonic() < deadline:
+        if ready():
+            return True
+        time.sleep(POLL_S)
+    return False
