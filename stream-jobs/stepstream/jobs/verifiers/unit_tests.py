@@ -1,12 +1,11 @@
 """The verifier `unit_tests`: the agent's code passes the task's tests, in a sandbox.
 
 The task has `tests` in the file of expected values: a unittest module that imports `solution`. The value is 1 for
-passing all tests, or the share that passed. A run without a report (the code exits inside a test) is worth 0. The code
-and its tests share a process, so code that searches for the report can forge one. If agents try that, use `command`
-with tests that run the solution as a program of its own.
+passing all tests, or the share that passed. The tests run in one sandboxed process, the agent's code in another: calls
+and results cross as plain data (`sandbox.plain_data`), so the code can neither see what a test expects nor change how
+it compares. Nothing but the answers to the tests' calls counts.
 """
 
-import ast
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -16,11 +15,21 @@ import orjson
 from pydantic import Field
 
 from stepstream.jobs.verifiers.base import Case, Source, Verdict
-from stepstream.jobs.verifiers.options import Options, VerifierContext, expected_value, parse_options
+from stepstream.jobs.verifiers.options import (
+    InvalidOptions,
+    Options,
+    VerifierContext,
+    expected_value,
+    parse_options,
+)
 from stepstream.jobs.verifiers.sandbox.limits import Confinement, Limits, Run
+from stepstream.jobs.verifiers.sandbox.pair import Program, run_pair
 from stepstream.jobs.verifiers.sandbox.run import run
 
-_RUNNER = resources.files("stepstream.jobs.verifiers.sandbox").joinpath("run_tests.py").read_text("utf-8")
+_SANDBOX = resources.files("stepstream.jobs.verifiers.sandbox")
+_PLAIN_DATA, _RUN_SOLUTION, _RUN_TESTS = (
+    _SANDBOX.joinpath(f"{name}.py").read_text("utf-8") for name in ("plain_data", "run_solution", "run_tests")
+)
 
 
 class UnitTestsOptions(Options):
@@ -29,9 +38,11 @@ class UnitTestsOptions(Options):
     file: str = Field("solution.py", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
     """Name of the code's file, under which the tests import it."""
     command: tuple[str, ...] = ()
-    """Command with an absolute path, to run in the folder with `file` and `tests`; status 0 means right. Empty: the
-    tests are a unittest module.
+    """Judge: a command with an absolute path, run in a folder with the file `tests`; status 0 means right. Its standard
+    input and output are those of `program`. Empty: the tests are a unittest module.
     """
+    program: tuple[str, ...] = ()
+    """Command with an absolute path that runs the solution in a folder with `file`; needed with `command`."""
     pays: Literal["all", "share"] = "all"
     """`all`: 1 for passing all tests, else 0; `share`: the share that passed."""
     seconds: float = Field(10.0, gt=0, le=600)
@@ -69,16 +80,26 @@ class UnitTests:
             SandboxError: the sandbox lacks the isolation of `verify.sandbox`; no code ran.
         """
         tests = expected_value(case.expected.get("tests"), str, "tests")
+        classes = expected_value(case.expected.get("classes", []), list, "classes")
         if not case.observed.strip():
             return [Verdict(0.0, "no_code")]
-        files = {self._options.file: case.observed, "tests": tests}
-        if self._options.command:
-            ended = run(files, self._options.command, self._limits, self._confinement)
-            passed = ended.ended == "exited" and ended.status == 0
-            return [Verdict(float(passed), "passed" if passed else _category(ended), _description(ended))]
-        files = {self._options.file: case.observed, "tests.py": tests, "run_tests.py": _RUNNER}
-        ended = run(files, [sys.executable, "-I", "run_tests.py"], self._limits, self._confinement)
-        return [self._counted(ended, tests)]
+        options = self._options
+        judge = Program({"tests": tests}, options.command)
+        solution = Program({options.file: case.observed}, options.program)
+        if not options.command:
+            module = options.file.removesuffix(".py")
+            judge = Program(
+                {"tests.py": tests, "plain_data.py": _PLAIN_DATA, "run_tests.py": _RUN_TESTS},
+                [sys.executable, "-I", "run_tests.py", module, orjson.dumps(classes).decode()],
+            )
+            solution = Program(
+                {options.file: case.observed, "plain_data.py": _PLAIN_DATA, "run_solution.py": _RUN_SOLUTION},
+                [sys.executable, "-I", "run_solution.py", module],
+            )
+        judged, solved = run_pair(judge, solution, self._limits, self._confinement)
+        if solved.ended not in ("exited", "stopped"):
+            return [Verdict(0.0, solved.ended, _description(solved))]
+        return [self._by_status(judged) if options.command else self._by_count(judged)]
 
     def try_sandbox(self) -> None:
         """Run an empty program to check the sandbox.
@@ -88,28 +109,18 @@ class UnitTests:
         """
         run({}, [sys.executable, "-I", "-S", "-c", ""], self._limits, self._confinement)
 
-    def _counted(self, ended: Run, tests: str) -> Verdict:
-        report = _parse_report(ended.report) if ended.ended == "exited" else None
+    def _by_status(self, judged: Run) -> Verdict:
+        passed = judged.ended == "exited" and judged.status == 0
+        return Verdict(float(passed), "passed" if passed else _category(judged), _description(judged))
+
+    def _by_count(self, judged: Run) -> Verdict:
+        report = _parse_report(judged.report) if judged.ended == "exited" else None
         if report is None:
-            return Verdict(0.0, _category(ended), _description(ended))
-        passed, total = report[0], max(report[1], count_declared_tests(tests), 1)
-        share = min(1.0, max(0, passed) / total)
+            return Verdict(0.0, _category(judged), _description(judged))
+        passed, total = report
+        share = passed / max(total, 1)
         paid = share if self._options.pays == "share" else float(share == 1.0)
         return Verdict(paid, "passed" if share == 1.0 else "failed", f"{passed} of {total} tests passed")
-
-
-def count_declared_tests(tests: str) -> int:
-    """Count the tests that a module declares: code must not reduce them when it is imported."""
-    try:
-        tree = ast.parse(tests)
-    except (SyntaxError, ValueError):
-        return 0
-    return sum(
-        isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and member.name.startswith("test")
-        for part in ast.walk(tree)
-        if isinstance(part, ast.ClassDef) and part.bases
-        for member in part.body
-    )
 
 
 def _parse_report(written: bytes) -> tuple[int, int] | None:
@@ -132,5 +143,15 @@ def _description(ended: Run) -> str:
 
 
 def make(options: Mapping[str, Any], context: VerifierContext) -> UnitTests:
-    """Create the verifier from its options."""
-    return UnitTests(parse_options(UnitTestsOptions, options), context.settings.verify.sandbox)
+    """Create the verifier from its options.
+
+    Raises:
+        InvalidOptions: they are invalid.
+    """
+    parsed = parse_options(UnitTestsOptions, options)
+    if bool(parsed.command) != bool(parsed.program):
+        raise InvalidOptions(
+            "command judges what program answers: set both (program = the command that runs the solution, "
+            f'e.g. ["/bin/sh", "{parsed.file}"]), or neither'
+        )
+    return UnitTests(parsed, context.settings.verify.sandbox)

@@ -8,8 +8,8 @@ Confinement = Literal["strict", "network", "none"]
 nothing.
 """
 
-Ended = Literal["exited", "killed", "timeout", "memory", "output", "disk", "processes"]
-"""How it ended: by itself (`exited`), by a signal (`killed`), or stopped at a limit."""
+Ended = Literal["exited", "killed", "stopped", "timeout", "memory", "output", "disk", "processes"]
+"""How it ended: by itself (`exited`), by a signal (`killed`), on request (`stopped`), or at a limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +35,27 @@ class SandboxError(Unavailable):
     """The sandbox lacks required isolation, and no code ran; the message gives the remedy."""
 
 
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Descriptors that connect a run with another one."""
+
+    stdin: int | None = None
+    """Its standard input; None: empty."""
+    stdout: int | None = None
+    """Its standard output; None: gathered in `Run.output`, with the error output."""
+    stop: int | None = None
+    """An event descriptor: the run is killed when it becomes readable."""
+
+    def close(self) -> None:
+        """Close input and output."""
+        for descriptor in (self.stdin, self.stdout):
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+NO_CHANNEL = Channel()
+
+
 def run(
     files: Mapping[str, str],
     argv: Sequence[str],
@@ -42,22 +63,27 @@ def run(
     confinement: Confinement,
     *,
     namespaces: bool = True,
+    channel: Channel = NO_CHANNEL,
 ) -> Run:
     """Run `argv` in a new folder with these files; blocks until it ends or is stopped.
 
     It gets its own namespaces if the kernel allows them and `namespaces` is true. System calls are filtered in any
-    case.
+    case. Closes the descriptors of `channel.stdin` and `channel.stdout`.
 
     Raises:
         SandboxError: it cannot be confined as required, or not be started.
     """
-    if sys.platform != "linux":
-        raise SandboxError("the sandbox needs Linux: run the job verify there")
     folder = Path(tempfile.mkdtemp(prefix="verify-")).resolve()
     try:
-        for file, text in files.items():
-            (folder / file).write_text(text, encoding="utf-8", errors="replace")
-        return _SandboxProcess(folder, argv, limits, confinement, namespaces).run()
+        try:
+            if sys.platform != "linux":
+                raise SandboxError("the sandbox needs Linux: run the job verify there")
+            for file, text in files.items():
+                (folder / file).write_text(text, encoding="utf-8", errors="replace")
+            process = _SandboxProcess(folder, argv, limits, confinement, namespaces, channel)
+        finally:
+            channel.close()
+        return process.run()
     finally:
         _remove(folder)
 
@@ -71,9 +97,15 @@ class _SandboxProcess:
     """One run."""
 
     def __init__(
-        self, folder: Path, argv: Sequence[str], limits: Limits, confinement: Confinement, namespaces: bool
+        self,
+        folder: Path,
+        argv: Sequence[str],
+        limits: Limits,
+        confinement: Confinement,
+        namespaces: bool,
+        channel: Channel,
     ) -> None:
-        self._folder, self._limits, self._confinement = folder, limits, confinement
+        self._folder, self._limits, self._stop = folder, limits, channel.stop
         self._fault_end, fault = os.pipe()
         self._report_end, report = os.pipe()
         environment = {
@@ -100,9 +132,9 @@ class _SandboxProcess:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-m", _LAUNCHER, json.dumps(order)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL if channel.stdin is None else channel.stdin,
+                stdout=subprocess.PIPE if channel.stdout is None else channel.stdout,
+                stderr=subprocess.STDOUT if channel.stdout is None else subprocess.PIPE,
                 pass_fds=(fault, report),
                 start_new_session=True,
                 env={"PATH": "/usr/bin:/bin"},
@@ -118,9 +150,10 @@ class _SandboxProcess:
     def run(self) -> Run:
         """Watch the process to its end."""
         began = time.monotonic()
-        assert self._process.stdout is not None
+        text_end = self._process.stdout or self._process.stderr
+        assert text_end is not None
         gathered = {
-            self._process.stdout.fileno(): bytearray(),
+            text_end.fileno(): bytearray(),
             self._fault_end: bytearray(),
             self._report_end: bytearray(),
         }
@@ -131,7 +164,7 @@ class _SandboxProcess:
             status = self._process.wait()
         _drain(self._fault_end, gathered[self._fault_end])  # the process may exceed a limit before the start was read
         output, fault, report = gathered.values()
-        self._process.stdout.close()
+        text_end.close()
         os.close(self._fault_end)
         os.close(self._report_end)
         if bytes(fault) != STARTED:
@@ -150,7 +183,7 @@ class _SandboxProcess:
         """Read its output until it ends or exceeds a limit."""
         pidfd = os.pidfd_open(self._process.pid)
         with selectors.DefaultSelector() as selector:
-            for descriptor in (*gathered, pidfd):
+            for descriptor in (*gathered, pidfd, *([] if self._stop is None else [self._stop])):
                 selector.register(descriptor, selectors.EVENT_READ)
             try:
                 next_look = began + _CHECK_INTERVAL_S
@@ -164,6 +197,8 @@ class _SandboxProcess:
                             return passed
                     until = min(next_look, began + self._limits.wall_s)
                     ready = {key.fd for key, _ in selector.select(max(0.0, until - now))}
+                    if self._stop in ready:
+                        return "stopped"
                     for descriptor in ready - {pidfd}:
                         piece = os.read(descriptor, 65_536)
                         if piece:
