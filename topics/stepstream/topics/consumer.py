@@ -57,6 +57,7 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
         self._ends: dict[tuple[str, int], int] = {}
         self._begins: dict[tuple[str, int], int] = {}
         self._positions: dict[tuple[str, int], int] = {}
+        self._after_polled: dict[tuple[str, int], int] = {}
         with reporting_invalid_settings():
             self._consumer = Consumer(
                 client_config(kafka)
@@ -88,6 +89,7 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
                 begin = max(low, (start or {}).get((topic, partition), low))
                 self._ends[topic, partition] = high
                 self._begins[topic, partition] = self._positions[topic, partition] = begin
+                self._after_polled[topic, partition] = begin
                 assigned.append(TopicPartition(topic, partition, begin if begin else OFFSET_BEGINNING))
         self._consumer.assign(assigned)
 
@@ -131,9 +133,13 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
             handled: offset after the last handled record, by (topic, partition); default: none since `follow`.
         """
         for partition, end in self._ends.items():
+            reached = handled.get(partition, self._begins[partition])
+            if reached >= self._after_polled[partition]:
+                # The offsets up to the position hold no record, as the markers of transactions.
+                reached = max(reached, self._positions[partition])
             # Below 0 before the first fetch.
             _, cached_end = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-            if handled.get(partition, self._begins[partition]) < max(end, cached_end):
+            if reached < max(end, cached_end):
                 return True
         return False
 
@@ -179,7 +185,7 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
         if fault is not None:  # the end, which may lie behind the commit marker of a transaction
             self._positions[topic, partition] = offset
             return None
-        self._positions[topic, partition] = offset + 1
+        self._positions[topic, partition] = self._after_polled[topic, partition] = offset + 1
         key = (message.key() or b"").decode(errors="replace")
         value = message.value() or b""
         while True:
