@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pytest
 from fold_harness import LocalCodec
-from label_runs import FixedPolicies
+from label_runs import FixedPolicies, label_settings
 from labelled_records import attempt, group_of
 
 from stepstream.config import LearnerSettings
@@ -109,9 +109,7 @@ def test_a_trajectory_that_the_previous_version_began_gets_the_same_label(writte
         FixedSpec(RewardSpec()),
         codec,
         FixedPolicies(),
-        idle_timeout_s=600.0,
-        end_grace_s=30.0,
-        keep_days=30,
+        label_settings(),
     )
     assert fold(LABEL, label, state, codec, governed[2:]) == [("labeled-trajectories", expected)]
     state.close()

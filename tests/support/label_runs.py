@@ -7,6 +7,7 @@ from typing import Any
 from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import make_ending, make_steps
 
+from stepstream.config import IdleTimeoutSettings, LabelSettings
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
@@ -19,6 +20,16 @@ from stepstream.topics.ids import derived_id
 
 STEPS, FEEDBACK, LABELS = "governed-steps", "governed-feedback", "labeled-trajectories"
 NOW_MS = 1_760_000_100_000
+
+
+def label_settings(**fields: Any) -> LabelSettings:
+    """Return settings of `label` with short timeouts; `idle_timeouts` maps agents to seconds."""
+    agents = [
+        IdleTimeoutSettings(agents=[agent], idle_timeout_s=seconds)
+        for agent, seconds in fields.pop("idle_timeouts", {}).items()
+    ]
+    values = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30, "idle_timeouts": agents} | fields
+    return LabelSettings(**values)
 
 
 class FixedPolicies:
@@ -52,14 +63,14 @@ class FixedPolicies:
 class Run(FoldRun):
     """The label job over one partition, with `rules` as its policies."""
 
-    def __init__(self, rules: FixedPolicies | None = None, state: MemoryState | None = None) -> None:
-        self.rules = rules or FixedPolicies()
+    def __init__(self, rules: FixedPolicies | None = None, state: MemoryState | None = None, **limits: Any) -> None:
+        self.rules, self.limits = rules or FixedPolicies(), limits
         super().__init__(JOB, None, state or MemoryState())  # type: ignore[arg-type]
         self.restart()
 
     def restart(self) -> None:
-        limits: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30}
-        self.fold = LabelFold(self.state, FixedSpec(RewardSpec()), self.codec, self.rules, **limits)  # type: ignore[arg-type]
+        limits = label_settings(**self.limits)
+        self.fold = LabelFold(self.state, FixedSpec(RewardSpec()), self.codec, self.rules, limits)  # type: ignore[arg-type]
 
     def labels(self, *events: tuple[str, Any]) -> list[Any]:
         return [e for t, _, e in self.feed([self.record(topic, event) for topic, event in events]) if t == LABELS]
@@ -70,6 +81,12 @@ class Run(FoldRun):
         for _ in range(20):
             labels += [e for topic, _, e in self.tick(NOW_MS) if topic == LABELS]
         return labels
+
+    def restore(self, label: Any) -> None:
+        """Take in a published label, as a state rebuild does before it applies the records."""
+        changes = MemoryChanges(self.state)
+        self.fold.restore_published(label, changes)
+        self.state.write(changes)
 
     def replay(self, records: list[Record]) -> None:
         """Apply records as a state rebuild does: nothing is published."""

@@ -1,5 +1,6 @@
 """Settings of the stream jobs."""
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -48,11 +49,27 @@ class InspectSettings(Section):
     model: str = setting("", "spaCy model that finds names: an installed package or a folder; empty: none.")
 
 
+class IdleTimeoutSettings(Section):
+    """The idle timeout of some agents: an entry of `label.idle_timeouts`."""
+
+    agents: list[str] = setting(..., "Names of the agents; `*` matches any characters.", min_length=1)
+    idle_timeout_s: float = setting(..., "As `label.idle_timeout_s`, for these agents.", unit="s", gt=0)
+
+
 class LabelSettings(Section):
     """The `label` job, which closes and labels trajectories."""
 
     idle_timeout_s: float = setting(
-        600.0, "Time without a step or feedback after which the job closes a trajectory.", unit="s", gt=0
+        7_200.0,
+        "Time without a step or feedback after which the job closes a trajectory whose end was not reported. A later "
+        "step reopens it.",
+        unit="s",
+        gt=0,
+    )
+    idle_timeouts: list[IdleTimeoutSettings] = setting(
+        [],
+        "Idle timeouts of agents that need another one. The first entry whose `agents` match counts. JSON in the "
+        "environment.",
     )
     end_grace_s: float = setting(
         30.0, "Time to wait for missing steps after the end of a trajectory was reported.", unit="s", gt=0
@@ -61,6 +78,13 @@ class LabelSettings(Section):
         None, "TOML file of the reward specification; default: the outcome is the only component."
     )
     keep_days: int = setting(30, "Time to keep a closed trajectory for late feedback.", unit="days", ge=1)
+
+    def idle_timeout_of(self, agent: str) -> float:
+        """Return the idle timeout of an agent's trajectories, in seconds."""
+        for entry in self.idle_timeouts:
+            if any(fnmatchcase(agent, pattern) for pattern in entry.agents):
+                return entry.idle_timeout_s
+        return self.idle_timeout_s
 
 
 class CurateSettings(Section):

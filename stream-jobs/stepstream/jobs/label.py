@@ -67,9 +67,7 @@ class Label:
             self._specs,
             RetryingCodec(self._codec, self._cancelled),
             self._policies,
-            idle_timeout_s=self._settings.idle_timeout_s,
-            end_grace_s=self._settings.end_grace_s,
-            keep_days=self._settings.keep_days,
+            self._settings,
         )
 
 

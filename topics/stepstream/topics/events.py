@@ -1347,7 +1347,7 @@ class LabeledTrajectory(TypedDict):
     end: TrajectoryEnd
     """How it ended; `open`: by timeout."""
     closed_by: str
-    """Cause of its closure: `end` (reported by a step or feedback), `idle` or `incomplete` (by timeout)."""
+    """Cause of its closure: `end` (reported by a step or feedback), `idle`, `ended` or `incomplete` (by a decision, see TrajectoryClosed); `reopened`: later steps came, and it waits for its next closure."""
     complete: bool
     """True if every step from 0 to the last is present."""
     success: bool | None
@@ -2220,9 +2220,11 @@ class TrajectoryClosed(TypedDict):
     trajectory_id: str
     """The trajectory; the key of the record."""
     reason: str
-    """`idle` (no event for the configured time), `incomplete` (end reported, steps missing) or `waited` (closed, required reward components missing)."""
+    """`idle` (no event for the configured time), `ended` (end reported without the index of the last step, no further step for the configured time), `incomplete` (end reported, steps missing) or `waited` (closed, required reward components missing)."""
     last_step_index: int
     """Highest step index received; -1: none."""
+    steps: int | None
+    """Number of steps received. The decision closes the trajectory as long as no other step is known; null: decided by a release that closed it for all steps up to `last_step_index`."""
     job: str
     """Name and version of the job that decided."""
     components: list[str]
@@ -2237,6 +2239,7 @@ def new_trajectory_closed(
     reason: str,
     last_step_index: int,
     job: str,
+    steps: int | None = None,
     components: list[str] | None = None,
 ) -> TrajectoryClosed:
     """Return a TrajectoryClosed with the schema's defaults."""
@@ -2246,6 +2249,7 @@ def new_trajectory_closed(
         "trajectory_id": trajectory_id,
         "reason": reason,
         "last_step_index": last_step_index,
+        "steps": steps,
         "job": job,
         "components": components if components is not None else [],
     }

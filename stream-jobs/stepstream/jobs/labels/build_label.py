@@ -30,6 +30,8 @@ from stepstream.topics.events import (
 from stepstream.topics.step_contexts import is_empty_failure, shared_step
 
 _CONSENT: tuple[Consent, ...] = ("none", "analyse", "train")
+REOPENED = "reopened"
+"""Cause and flag of a label that is withdrawn until the next closure, because later steps have come."""
 _FIDELITY: tuple[Fidelity, ...] = ("span", "text", "token")
 
 
@@ -63,7 +65,7 @@ def build_label(
         released: True if a curation decision admits it at any quality.
         given_up: reward components for which the job no longer waits.
         end: how the trajectory ended.
-        closed_by: `end`, `idle` or `incomplete`.
+        closed_by: `end`, `idle`, `ended`, `incomplete`, or `reopened` for an open trajectory, which is not complete.
         last_step_index: index of the last step, as far as known.
         event_id: identity of the label.
         occurred_at_us: time of the newest input.
@@ -72,7 +74,8 @@ def build_label(
     """
     first = steps[0]
     spec = versioned.spec
-    complete = [step["step_index"] for step in steps] == list(range(last_step_index + 1))
+    is_open = closed_by == REOPENED
+    complete = not is_open and [step["step_index"] for step in steps] == list(range(last_step_index + 1))
     terms = components(spec, steps, counted, complete=complete)
     rewards = [reward_of(step_terms) for step_terms in terms]
     returns = returns_to_go(rewards, spec.gamma)
@@ -96,7 +99,7 @@ def build_label(
     pending = [name for name in missing if name not in given_up]
     flags = _flags(steps, joined.faults, policy.consent)
     if not complete:
-        flags.append("incomplete")
+        flags.append(REOPENED if is_open else "incomplete")
     if spec.outcome is not None and outcome is None:
         flags.append("outcome:missing")
     flags += [f"{'waiting' if name in pending else 'missing'}:{name}" for name in missing]

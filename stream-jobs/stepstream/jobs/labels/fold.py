@@ -7,8 +7,10 @@ version of the job has reviewed all of them.
 import logging
 from typing import Any, cast
 
+from stepstream.config import LabelSettings
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicies
 from stepstream.jobs.labels import VERSION
+from stepstream.jobs.labels.build_label import REOPENED
 from stepstream.jobs.labels.publish import LabelPublisher
 from stepstream.jobs.labels.state import DAY_MS, LabelState, name_of
 from stepstream.jobs.labels.timeouts import Timeouts
@@ -40,17 +42,14 @@ class LabelFold:
         specs: SpecLookup,
         codec: Decoder,
         policies: TrajectoryPolicies | None = None,
-        *,
-        idle_timeout_s: float,
-        end_grace_s: float,
-        keep_days: int,
+        settings: LabelSettings = LabelSettings(),  # noqa: B008, frozen
     ) -> None:
         self._state = LabelState(state, codec)
         self._specs = specs
         self._policies: TrajectoryPolicies = policies or NoPolicies()
-        self._timeouts = Timeouts(self._state, specs, idle_timeout_s=idle_timeout_s, end_grace_s=end_grace_s)
+        self._timeouts = Timeouts(self._state, specs, settings)
         self._publisher = LabelPublisher(self._state, specs, self._policies)
-        self._keep_days, self._swept_day = keep_days, 0
+        self._keep_days, self._swept_day = settings.keep_days, 0
         reviewed = state.get(_REVIEWED)
         self._reviewed_fingerprint = None if reviewed is None else int.from_bytes(reviewed)
         self._review: tuple[int, list[bytes]] | None = None
@@ -85,11 +84,9 @@ class LabelFold:
     def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Publish each label that became due: a first one, or a revision if its inputs have changed."""
         for name, (trajectory, record) in self._touched.items():
-            if trajectory.is_closed and trajectory.kept_day < 0:
-                # Log time: imported history is saved as long as new events.
-                trajectory.kept_day = trajectory.arrived_ms // DAY_MS
-                self._state.add_expiry(trajectory.kept_day, name, changes)
-            if trajectory.is_closed:
+            self._keep(name, trajectory, changes)
+            # Once later steps have come, one revision withdraws the label until the next closure.
+            if trajectory.is_closed or (trajectory.revision and not trajectory.withdrawn and trajectory.steps):
                 try:
                     self._publisher.publish(name, trajectory, changes, out)
                 except InvalidRecord as error:
@@ -99,6 +96,16 @@ class LabelFold:
             self._state.put(name, trajectory, changes)
         self._touched.clear()
         self._state.trim()
+
+    def _keep(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
+        """Start the retention period of a trajectory that waits for no closure; stop that of a reopened one."""
+        if trajectory.is_settled and trajectory.kept_day < 0:
+            # Log time: imported history is saved as long as new events.
+            trajectory.kept_day = trajectory.arrived_ms // DAY_MS
+            self._state.add_expiry(trajectory.kept_day, name, changes)
+        elif not trajectory.is_settled and trajectory.kept_day >= 0:
+            self._state.remove_expiry(trajectory.kept_day, name, changes)
+            trajectory.kept_day = -1
 
     def due(self, now_ms: int) -> bool:
         """Return True if a timeout or a retention period has ended, or if policies or specifications have changed."""
@@ -123,6 +130,7 @@ class LabelFold:
         trajectory = self._state.trajectory(name, event["trajectory_id"], changes)
         if event["revision"] >= trajectory.revision:
             trajectory.revision, trajectory.label_id = event["revision"], event["event_id"]
+            trajectory.withdrawn = REOPENED in event["flags"]
         self._state.put(name, trajectory, changes)
 
     def _add_step(
@@ -207,7 +215,7 @@ class LabelFold:
         fingerprint, names = self._review
         for name in names[-_REVIEWED_PER_TICK:]:
             trajectory = self._state.saved(name, changes)
-            if trajectory is None or trajectory.erased or not trajectory.is_closed:
+            if trajectory is None or trajectory.erased or not (trajectory.is_closed or trajectory.revision):
                 continue
             before = trajectory.revision
             try:
@@ -216,6 +224,7 @@ class LabelFold:
                 log.error(
                     "cannot publish a revision after a change of consent or reward: %s; its label is stale", error
                 )
+            self._keep(name, trajectory, changes)
             self._timeouts.update(name, trajectory, changes)
             if trajectory.revision != before or trajectory.erased:
                 self._state.put(name, trajectory, changes)

@@ -6,7 +6,7 @@ from typing import Any
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies, TrajectoryPolicy
 from stepstream.jobs.labels import JOB
-from stepstream.jobs.labels.build_label import build_label, without_content
+from stepstream.jobs.labels.build_label import REOPENED, build_label, without_content
 from stepstream.jobs.labels.demonstrations import unretracted_demonstrations
 from stepstream.jobs.labels.state import LabelState
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
@@ -28,7 +28,8 @@ class LabelPublisher:
         self._policies = policies
 
     def publish(self, name: bytes, trajectory: TrajectoryState, changes: Changes, out: Outputs) -> None:
-        """Publish a revision if the inputs differ from those of the last one.
+        """Publish a revision if the inputs differ from those of the last one; of an open trajectory, one that
+        withdraws its label.
 
         Publish nothing while state is rebuilt: these revisions are on the log, and `restore_published` reads them.
 
@@ -47,6 +48,8 @@ class LabelPublisher:
         demonstrations = unretracted_demonstrations(trajectory.feedback.values())
         given_up = _given_up(trajectory, versioned, counted)
         other_inputs = policy.inputs() | _decisions(trajectory, given_up, [signal["id"] for signal in demonstrations])
+        if not trajectory.is_closed:
+            other_inputs[REOPENED] = True
         digest = trajectory.inputs_digest(versioned.identity, counted.signals, other_inputs)
         if trajectory.revision and trajectory.label_event_id(JOB, trajectory.revision, digest) == trajectory.label_id:
             return
@@ -83,7 +86,7 @@ class LabelPublisher:
         policy: TrajectoryPolicy,
         out: Outputs,
     ) -> None:
-        revision = trajectory.revision + 1
+        revision, closure = trajectory.revision + 1, trajectory.closure
         label = build_label(
             steps,
             counted,
@@ -99,7 +102,7 @@ class LabelPublisher:
             event_id=trajectory.label_event_id(JOB, revision, digest),
             occurred_at_us=max(
                 trajectory.newest_us,
-                trajectory.closure[2] if trajectory.closure is not None else 0,
+                closure[2] if closure is not None else 0,
                 *(signal["at"] for signal in counted.signals),
                 *(feedback["occurred_at_us"] for feedback in demonstrations),
                 *(at for at, *_ in [*trajectory.holds.values(), trajectory.released or [0]]),
@@ -112,6 +115,7 @@ class LabelPublisher:
             label = without_content(label)
         out.emit(LABELED_TRAJECTORIES, label["group_id"] or trajectory.trajectory_id, label)
         trajectory.revision, trajectory.label_id = revision, label["event_id"]
+        trajectory.withdrawn = REOPENED in label["flags"]
 
 
 def _given_up(trajectory: TrajectoryState, versioned: VersionedSpec, counted: CountedFeedback) -> list[str]:

@@ -134,6 +134,10 @@ class LabelState:
         """Record the day from which the retention period of a trajectory counts."""
         changes.put(_EXPIRY + _DAY.pack(day) + name, b"")
 
+    def remove_expiry(self, day: int, name: bytes, changes: Changes) -> None:
+        """Remove what `add_expiry` recorded."""
+        changes.delete(_EXPIRY + _DAY.pack(day) + name)
+
     def delete_before(self, day: int, changes: Changes) -> None:
         """Delete the trajectories whose retention period began before this day."""
         for entry, _ in self._state.scan(_EXPIRY):

@@ -3,6 +3,7 @@
 A decision is an event on `closures`. It takes effect when the job reads it back.
 """
 
+from stepstream.config import LabelSettings
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.deadlines import Deadlines
 from stepstream.jobs.labels.state import LabelState
@@ -19,27 +20,26 @@ from stepstream.topics.ids import derived_id
 class Timeouts:
     """Timeouts of one partition."""
 
-    def __init__(self, state: LabelState, specs: SpecLookup, *, idle_timeout_s: float, end_grace_s: float) -> None:
+    def __init__(self, state: LabelState, specs: SpecLookup, settings: LabelSettings) -> None:
         """Restore the deadlines of the waiting trajectories.
 
         Args:
             state: trajectories of the partition.
             specs: reward specifications.
-            idle_timeout_s: seconds after the newest event of a trajectory without an end.
-            end_grace_s: seconds after the end for steps that are missing.
+            settings: the timeouts.
         """
         self._state = state
         self._specs = specs
-        self._idle_ms, self._grace_ms = int(idle_timeout_s * 1000), int(end_grace_s * 1000)
+        self._settings = settings
         self._deadlines = Deadlines()
         for name, trajectory in state.waiting():
             self._schedule(name, trajectory)
 
     def update(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
         """Start or stop waiting for a trajectory, according to its state."""
-        if trajectory.is_closed and not self._component_deadlines(trajectory):
+        if trajectory.is_settled and not self._component_deadlines(trajectory):
             self._state.remove_waiting(name, changes)
-        elif trajectory.is_closed or trajectory.closure is None:
+        else:
             self._state.add_waiting(name, changes)
             self._schedule(name, trajectory)
 
@@ -54,19 +54,20 @@ class Timeouts:
             assert trajectory is not None
             out.emit(CLOSURES, trajectory.trajectory_id, self._decision(trajectory, now_ms))
             # If the decision is lost with this state, it is taken again.
-            self._deadlines.reschedule(now_ms + self._idle_ms, name)
+            self._deadlines.reschedule(now_ms + int(self._settings.idle_timeout_s * 1000), name)
 
     def _decision(self, trajectory: TrajectoryState, now_ms: int) -> TrajectoryClosed:
         deadlines = self._component_deadlines(trajectory) if trajectory.is_closed else {}
         components = sorted(name for name, deadline_ms in deadlines.items() if deadline_ms <= now_ms)
-        reason = "waited" if components else trajectory.deadline_ms(self._idle_ms, self._grace_ms)[1]
-        last = max(map(int, trajectory.steps), default=-1)
+        reason = "waited" if components else self._closing(trajectory)[1]
+        last, count = trajectory.highest_step, len(trajectory.steps)
         return new_trajectory_closed(
-            event_id=derived_id(JOB, "closed", trajectory.trajectory_id, reason, last, *components),
+            event_id=derived_id(JOB, "closed", trajectory.trajectory_id, reason, last, count, *components),
             occurred_at_us=now_ms * 1000,
             trajectory_id=trajectory.trajectory_id,
             reason=reason,
             last_step_index=last,
+            steps=count,
             job=JOB,
             components=components,
         )
@@ -82,12 +83,18 @@ class Timeouts:
 
     def _deadline(self, trajectory: TrajectoryState) -> int | None:
         if not trajectory.is_closed:
-            return trajectory.deadline_ms(self._idle_ms, self._grace_ms)[0]
+            return self._closing(trajectory)[0]
         return min(self._component_deadlines(trajectory).values(), default=None)
+
+    def _closing(self, trajectory: TrajectoryState) -> tuple[int, str]:
+        """Return the deadline of an open trajectory (log time, ms), and the reason of its closure."""
+        agent = trajectory.agent if trajectory.steps else ""
+        idle_ms = int(self._settings.idle_timeout_of(agent) * 1000)
+        return trajectory.deadline_ms(idle_ms, int(self._settings.end_grace_s * 1000))
 
     def _component_deadlines(self, trajectory: TrajectoryState) -> dict[str, int]:
         """Return the reward components that a closed trajectory waits for, each with its deadline (log time, ms)."""
-        if trajectory.erased:
+        if trajectory.erased or not trajectory.is_closed:
             return {}
         spec = self._specs.of(trajectory.environment, trajectory.agent).spec
         if not spec.required:

@@ -95,14 +95,18 @@ class TrajectoryState:
     """Position of feedback that came before the first step, by event_id of its source: [offset, log time, bytes of its
     value, their SHA-256].
     """
-    closure: list[Any] | None = None
-    """Decision to close: [event_id, reason, occurred_at_us]."""
+    closures: list[list[Any]] = field(default_factory=list)
+    """Decisions to close: [event_id, reason, occurred_at_us, highest step index, number of steps or None], without
+    those that a later step has made obsolete.
+    """
     given_up: dict[str, list[Any]] = field(default_factory=dict)
     """Decisions to stop waiting for a reward component, by its name: [occurred_at_us, event_id]."""
     newest_us: int = 0
     """Newest occurred_at_us of the steps and ends."""
     arrived_ms: int = 0
     """Log time of the newest event."""
+    step_arrived_ms: int = 0
+    """Log time of the newest step."""
     end_arrived_ms: int = 0
     """Log time of the first end; 0: none."""
     first: list[Any] = field(default_factory=list)
@@ -116,11 +120,13 @@ class TrajectoryState:
     erased: bool = False
     """True once a user of the trajectory was erased: further events are ignored."""
     kept_day: int = -1
-    """Day from which the retention period counts; -1: still open."""
+    """Day from which the retention period counts; -1: open."""
     revision: int = 0
     """Last revision published; 0: none."""
     label_id: str = ""
     """event_id of that revision."""
+    withdrawn: bool = False
+    """True if that revision withdraws the label until the next closure, because later steps have come."""
 
     def pack(self) -> bytes:
         """Return the saved format."""
@@ -129,7 +135,11 @@ class TrajectoryState:
     @staticmethod
     def unpack(packed: bytes) -> "TrajectoryState":
         """Read the saved format, also of earlier releases."""
-        trajectory = TrajectoryState(**orjson.loads(packed))
+        fields = orjson.loads(packed)
+        closure = fields.pop("closure", None)
+        trajectory = TrajectoryState(**fields)
+        if closure is not None:  # saved by an earlier release: it covers the steps that were known
+            trajectory.closures = [[*closure, trajectory.highest_step, None]]
         # States of earlier releases lack the environment, fields of signals, and the tool calls of steps.
         trajectory.first += [""] * (bool(trajectory.first) and len(trajectory.first) < 5)
         if trajectory.first and trajectory.owner is None:
@@ -156,6 +166,7 @@ class TrajectoryState:
         known = self.steps.get(index)
         self._update_owner(step)
         self._update_times(step["occurred_at_us"], arrived_ms)
+        self.step_arrived_ms = max(self.step_arrived_ms, arrived_ms)
         if known is not None:
             if known[0] == entry[0]:
                 return "known", None
@@ -165,6 +176,8 @@ class TrajectoryState:
                 return ("retried" if entry[4] else "conflict"), None
             self.ends.pop(known[0], None)
         self.steps[index] = entry
+        if known is None:
+            self.closures = [closure for closure in self.closures if not self._is_obsolete(closure)]
         if step["end"] != "open":
             self._add_end(step["event_id"], step["end"], step["step_index"], arrived_ms)
         return "taken", known
@@ -217,15 +230,16 @@ class TrajectoryState:
         return True
 
     def close(self, closed: TrajectoryClosed) -> None:
-        """Add a decision to close or to stop waiting for components; the earliest decision of each kind counts."""
+        """Add a decision to close, or to stop waiting for components, of which the earliest counts."""
         if closed["components"]:
             given_up = [closed["occurred_at_us"], closed["event_id"]]
             for name in closed["components"]:
                 self.given_up[name] = min(self.given_up.get(name, given_up), given_up)
             return
-        decision = [closed["event_id"], closed["reason"], closed["occurred_at_us"]]
-        if self.closure is None or decision < self.closure:
-            self.closure = decision
+        seen = closed["last_step_index"], closed["steps"]
+        decision = [closed["event_id"], closed["reason"], closed["occurred_at_us"], *seen]
+        if decision not in self.closures and not self._is_obsolete(decision):
+            self.closures.append(decision)
 
     def curate(self, curation: Curation, arrived_ms: int) -> None:
         """Add a decision to hold or to release; the newest of each kind counts."""
@@ -271,10 +285,19 @@ class TrajectoryState:
         return sorted(reason for reason, decision in self.holds.items() if decision > self.released)
 
     @property
+    def highest_step(self) -> int:
+        """Highest index of a step; -1: none."""
+        return max(map(int, self.steps), default=-1)
+
+    @property
+    def reported_last_step(self) -> int:
+        """Highest index that an end names as the last step; -1: none."""
+        return max((last for _, last in self.ends.values()), default=-1)
+
+    @property
     def last_step_index(self) -> int:
         """Highest index of an end or of a step; -1: none."""
-        ended = max((last for _, last in self.ends.values()), default=-1)
-        return max(ended, max(map(int, self.steps), default=-1))
+        return max(self.reported_last_step, self.highest_step)
 
     @property
     def is_complete(self) -> bool:
@@ -282,14 +305,40 @@ class TrajectoryState:
         return len(self.steps) == self.last_step_index + 1 > 0
 
     @property
+    def closure(self) -> list[Any] | None:
+        """The decision that closes it with the steps known now: [event_id, reason, occurred_at_us]; None: none does.
+
+        A decision names the steps that it saw by their number and highest index. Steps are only ever added, so equal
+        figures mean the same steps.
+        """
+        known = len(self.steps), self.highest_step
+        covering = [
+            closure[:3]
+            for closure in self.closures
+            if (closure[4] is None and closure[3] >= known[1]) or (closure[4], closure[3]) == known
+        ]
+        return min(covering, default=None)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if an end names the last step, and every step up to it has come and none beyond."""
+        return self.is_complete and self.reported_last_step == self.highest_step
+
+    @property
     def is_closed(self) -> bool:
-        """True if the trajectory has ended and has at least one step."""
-        return bool(self.steps) and (self.closure is not None or (bool(self.ends) and self.is_complete))
+        """True if it has at least one step, and has ended or is closed by a decision about the steps known now."""
+        return bool(self.steps) and (self.has_ended or self.closure is not None)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it waits for no closure: it is closed or erased, or was given up because no step came."""
+        return self.is_closed or self.erased or self.closure is not None
 
     @property
     def closed_by(self) -> str:
-        """Reason of the closure; `end`: the agent ended it."""
-        return "end" if self.closure is None else str(self.closure[1])
+        """Reason of the closure; `end`: the agent ended it; `reopened`: it is open."""
+        closure = self.closure
+        return str(closure[1]) if closure is not None else "end" if self.has_ended else "reopened"
 
     @property
     def end(self) -> TrajectoryEnd:
@@ -299,14 +348,20 @@ class TrajectoryState:
 
     @property
     def closed_ms(self) -> int:
-        """Log time of the closure, or of the end."""
-        return self.end_arrived_ms if self.closure is None else int(self.closure[2]) // 1000
+        """Log time of the closure, or of the end; of the newest event if it is open."""
+        closure = self.closure
+        if closure is not None:
+            return int(closure[2]) // 1000
+        return self.end_arrived_ms if self.has_ended else self.arrived_ms
 
     def deadline_ms(self, idle_ms: int, grace_ms: int) -> tuple[int, str]:
-        """Return the log time at which it is closed without an end or with missing steps, and the reason."""
-        idle = self.arrived_ms + idle_ms
-        if self.end_arrived_ms:
-            return min(idle, self.end_arrived_ms + grace_ms), "incomplete"
+        """Return the log time at which an open trajectory is closed, and the reason.
+
+        A reported end shortens the wait to the grace. A step after the grace shows that more may come.
+        """
+        idle, grace = self.arrived_ms + idle_ms, self.end_arrived_ms + grace_ms
+        if self.end_arrived_ms and self.step_arrived_ms <= grace:
+            return min(idle, grace), "ended" if self.is_complete else "incomplete"
         return idle, "idle"
 
     def inputs_digest(self, spec: str, signals: Sequence[Mapping[str, Any]], other_inputs: Mapping[str, Any]) -> str:
@@ -326,6 +381,11 @@ class TrajectoryState:
     def label_event_id(self, job: str, revision: int, digest: str) -> str:
         """Return the event_id of a revision."""
         return derived_id(job, self.trajectory_id, revision, digest)
+
+    def _is_obsolete(self, closure: list[Any]) -> bool:
+        """Return True if a step is known that the decision did not see, so that it can never count again."""
+        _, _, _, last, count = closure
+        return last < self.highest_step or (count is not None and count < len(self.steps))
 
     def _calling_step(self, call_id: str) -> int:
         return max((int(index) for index, entry in self.steps.items() if call_id in entry[6]), default=NO_STEP)

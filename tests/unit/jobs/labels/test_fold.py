@@ -6,6 +6,7 @@ import pytest
 from fold_harness import FoldRun, MemoryChanges, MemoryState
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from label_runs import label_settings
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.labels import JOB, fold, publish
@@ -22,8 +23,8 @@ NO_STEP = "closed trajectory has no saved step; it has 1 feedback events and 0 h
 def label_run(state: MemoryState | None = None, **limits: Any) -> FoldRun:
     state = state or MemoryState()
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
-    values: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30} | limits
-    run.fold = LabelFold(state, FixedSpec(RewardSpec()), run.codec, **values)  # type: ignore[arg-type]
+    values = label_settings(**limits)
+    run.fold = LabelFold(state, FixedSpec(RewardSpec()), run.codec, settings=values)  # type: ignore[arg-type]
     return run
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from fold_harness import FoldRun, MemoryState
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from label_runs import label_settings
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.labels import JOB
@@ -48,8 +49,7 @@ def waiting_run(state: MemoryState | None = None) -> tuple[FoldRun, Versions]:
     state = state or MemoryState()
     versions = Versions(parse_spec(SPEC))
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
-    limits: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30}
-    run.fold = LabelFold(state, versions, run.codec, **limits)  # type: ignore[arg-type]
+    run.fold = LabelFold(state, versions, run.codec, settings=label_settings())  # type: ignore[arg-type]
     return run, versions
 
 

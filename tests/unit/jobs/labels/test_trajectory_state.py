@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fold_harness import FoldRun, MemoryState
+from label_runs import label_settings
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.labels import JOB
@@ -32,9 +33,7 @@ def label_run(spec: RewardSpec | None = None) -> FoldRun:
         state,  # type: ignore[arg-type]
         FixedSpec(spec or RewardSpec()),
         run.codec,
-        idle_timeout_s=600.0,
-        end_grace_s=30.0,
-        keep_days=30,
+        settings=label_settings(),
     )
     return run
 

@@ -6,6 +6,7 @@ import pytest
 from buffers import buffer
 from credit_cases import advantages
 from fold_harness import FoldRun, MemoryState
+from label_runs import label_settings
 from stream_records import as_governed, make_ending, make_steps
 
 from stepstream.jobs.labels import JOB
@@ -25,7 +26,7 @@ def labels(*attempts: tuple[str, int, float, tuple[str, int] | None]) -> list[An
     state = MemoryState()
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
     specs = FixedSpec(RewardSpec())
-    run.fold = LabelFold(state, specs, run.codec, idle_timeout_s=600.0, end_grace_s=30.0, keep_days=30)  # type: ignore[arg-type]
+    run.fold = LabelFold(state, specs, run.codec, settings=label_settings())  # type: ignore[arg-type]
     records = []
     for name, count, outcome, branch in attempts:
         parent, after = branch or (None, None)
