@@ -214,7 +214,7 @@ def find_encoded_spans(pattern: str, coded: bytes) -> list[tuple[int, int]]:
     places = [match.span() for match in _compiled(pattern).finditer(coded)]
     if coded.isascii():
         return places
-    return [(_characters(coded[:start]), _characters(coded[:end])) for start, end in places]
+    return [(count_characters(coded[:start]), count_characters(coded[:end])) for start, end in places]
 
 
 def compile_set(patterns: Iterable[str]) -> Any:
@@ -231,7 +231,8 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _characters(coded: bytes) -> int:
+def count_characters(coded: bytes) -> int:
+    """Return the number of characters in UTF-8."""
     return len(coded.translate(None, _FOLLOWING))
 
 

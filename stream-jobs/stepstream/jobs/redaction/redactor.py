@@ -1,6 +1,5 @@
 """Replace values by pseudonyms: run the rules over a text and over its decoded contents."""
 
-import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,8 @@ from stepstream.jobs.redaction.detectors import tier_rules
 from stepstream.jobs.redaction.options import RedactionOptions
 from stepstream.jobs.redaction.prefilter import PrefilteredRules
 from stepstream.jobs.redaction.pseudonyms import PSEUDONYM, pseudonym
-from stepstream.jobs.redaction.rule import Find, Rule, by_pattern
+from stepstream.jobs.redaction.rule import Find, Rule
+from stepstream.jobs.redaction.tenant_patterns import by_tenant_pattern, fully_matches, tenant_pattern
 from stepstream.jobs.redaction.views import MAX_LAYERS, View, decode_text, plain, views_of
 
 _MAX_DEPTH = 3
@@ -43,6 +43,7 @@ class Redactor:
 
         Raises:
             RedactionError: the package of a tier is missing.
+            InvalidPattern: RE2 does not accept one of the tenant's patterns.
         """
         options = options or RedactionOptions()
         self._key = key
@@ -50,7 +51,7 @@ class Redactor:
         self._id_redactor = Redactor(key, options, only=ID_RULES) if only is None else self
         self._clean_ids: set[tuple[str | None, ...]] = set()
         self._cache: dict[str, tuple[str, Counter[str]]] = {}
-        self._allow = tuple(re.compile(pattern) for pattern in options.allow)
+        self._allow = tuple(tenant_pattern(pattern) for pattern in options.allow)
 
     def redact(self, text: str, found: "Counter[str]") -> str:
         """Return the text with each value replaced as `<EMAIL:3f9a…>`; count the values by rule in `found`.
@@ -163,7 +164,7 @@ class Redactor:
             whole = level + 1 == len(views) or views[level + 1].form
             for start, end, rule in (self._rules if whole else self._quoted).find(view.text):
                 value = view.text[start:end]
-                if not any(pattern.fullmatch(value) for pattern in self._allow):
+                if not any(fully_matches(pattern, value) for pattern in self._allow):
                     finds.append(Find(*view.span(start, end), rule.name, value, rule.rank, level))
             if whole and depth < _MAX_DEPTH:
                 finds.extend(self._contained(view, level, depth))
@@ -190,7 +191,7 @@ def _rules_of(options: RedactionOptions, only: frozenset[str] | None) -> tuple[P
         rules = tuple(rule for rule in rules if rule.name in only)
     else:
         custom = [
-            Rule(name, _CUSTOM_RANK, by_pattern(pattern), reads_quotes=True, whole_text_only=True)
+            Rule(name, _CUSTOM_RANK, by_tenant_pattern(pattern), reads_quotes=True, whole_text_only=True)
             for name, pattern in options.custom
         ]
         rules = (*rules, *custom, *tier_rules(options.tiers))

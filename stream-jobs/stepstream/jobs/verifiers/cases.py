@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from stepstream.jobs.labels.tool_results import attach_tool_results
+from stepstream.jobs.redaction.tenant_patterns import compile_pattern
 from stepstream.jobs.verifiers.base import Case, Turn
-from stepstream.jobs.verifiers.regex import compile_pattern
 from stepstream.jobs.verifiers.specification import Verification, VerificationConfig
 from stepstream.topics.events import Message, Step, ToolCall
 from stepstream.topics.step_contexts import shared_step

@@ -4,15 +4,15 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import orjson
-from jsonschema import SchemaError, ValidationError
+from jsonschema import FormatChecker, SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import Draft202012Validator, extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from stepstream.jobs.redaction.tenant_patterns import InvalidPattern, compile_pattern
 from stepstream.jobs.verifiers.base import Case, Source, UnverifiableCase, Verdict
 from stepstream.jobs.verifiers.options import InvalidOptions, Options, VerifierContext, expected_value, parse_options
-from stepstream.jobs.verifiers.regex import InvalidPattern, compile_pattern
 
 _MAX_CHARACTERS = 200_000
 
@@ -79,13 +79,29 @@ def validator(schema: Any, *, formats: bool) -> Validator:
         SchemaError: the schema is invalid.
     """
     kind = validator_for(schema, default=Draft202012Validator)
-    kind.check_schema(schema)
+    formatted = _format_checker(kind)
+    try:
+        kind.check_schema(schema, format_checker=formatted)
+    except SchemaError as error:
+        if error.validator == "format" and error.validator_value == "regex":
+            raise SchemaError(f"RE2 rejects the pattern {error.instance!r}: {error.cause}") from None
+        raise
     if _contains_keyword(schema, "patternProperties") and _contains_keyword(schema, "unevaluatedProperties"):
         raise SchemaError("unevaluatedProperties beside patternProperties: use additionalProperties")
     kind = extend(kind, _BOUNDED_KEYWORDS)
-    checker = kind.FORMAT_CHECKER if formats else None
-    checks: Validator = kind(schema, format_checker=checker, registry=Registry())
+    checks: Validator = kind(schema, format_checker=formatted if formats else None, registry=Registry())
     return checks
+
+
+def _format_checker(kind: type[Validator]) -> FormatChecker:
+    """Return the checker of a draft, with RE2 for the format `regex`."""
+    checker = FormatChecker(formats=())
+    checker.checkers = {**kind.FORMAT_CHECKER.checkers, "regex": (_is_pattern, InvalidPattern)}
+    return checker
+
+
+def _is_pattern(instance: object) -> bool:
+    return not isinstance(instance, str) or compile_pattern(instance) is not None
 
 
 def _pattern(_: Validator, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:

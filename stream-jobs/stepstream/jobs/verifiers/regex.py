@@ -3,14 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import re2
-
+from stepstream.jobs.redaction.tenant_patterns import InvalidPattern, compile_pattern
 from stepstream.jobs.verifiers.base import Case, Source, UnverifiableCase, Verdict
 from stepstream.jobs.verifiers.options import InvalidOptions, Options, VerifierContext, expected_value, parse_options
-
-
-class InvalidPattern(ValueError):
-    """Invalid RE2 pattern; the message gives the reason."""
 
 
 class RegexOptions(Options):
@@ -53,21 +48,6 @@ class Regex:
         text = case.observed
         found = (pattern.fullmatch(text.strip()) if self._options.whole else pattern.search(text)) is not None
         return [Verdict(float(found == self._options.wanted), "found" if found else "absent")]
-
-
-def compile_pattern(pattern: str) -> Any:
-    """Compile an RE2 pattern.
-
-    Raises:
-        InvalidPattern: it is invalid.
-    """
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        [reason] = error.args
-        raise InvalidPattern(reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
 
 
 def make(options: Mapping[str, Any], context: VerifierContext) -> Regex:

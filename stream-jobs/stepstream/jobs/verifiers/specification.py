@@ -23,10 +23,10 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stepstream.config import SettingsError
+from stepstream.jobs.redaction.tenant_patterns import InvalidPattern, compile_pattern
 from stepstream.jobs.verifiers import registry
 from stepstream.jobs.verifiers.base import Verifier
 from stepstream.jobs.verifiers.options import InvalidOptions, VerifierContext
-from stepstream.jobs.verifiers.regex import InvalidPattern, compile_pattern
 from stepstream.topics.trusted_sources import SHADOW_PREFIX
 
 

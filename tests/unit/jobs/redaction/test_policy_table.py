@@ -1,5 +1,6 @@
 """The redaction table of a policy selects rules, and an error names the wrong entry."""
 
+import resource
 from collections import Counter
 from typing import Any
 
@@ -57,6 +58,22 @@ def test_custom_rules_are_applied() -> None:
     assert redacted("badge 77 ok", custom={"badge": r"badge (?P<value>\d+)"})[0].startswith("badge <BADGE:")
 
 
+def test_custom_rules_search_any_text() -> None:
+    text, found = redacted("Köln \ud800 EMP-123456, dann für EMP-654321 und EMP-123456", custom={"e": r"EMP-\d{6}"})
+    assert found == {"e": 3}
+    assert [part[:3] for part in text.split()] == ["Köl", "\ud800", "<E:", "dan", "für", "<E:", "und", "<E:"]
+    optional = {"e": r"badge(?: (?P<value>é\d+))?"}
+    assert redacted("né badge, badge é77 und badge é7.", custom=optional)[1] == {"e": 2}
+
+
+@pytest.mark.parametrize("pattern", ["(a|a)+$X", "(a+)+$X", "(?:a|aa)*X", "(?:a?){30}a{30}X"])
+def test_no_pattern_of_a_tenant_takes_more_than_linear_time(pattern: str) -> None:
+    limit = resource.getrusage(resource.RUSAGE_SELF).ru_utime + 20
+    for table in ({"custom": {"mine": pattern}}, {"allow": [pattern], "custom": {"mine": "a+"}}):
+        redacted("a" * 50_000 + " b", **table)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime < limit
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -71,9 +88,12 @@ def test_custom_rules_are_applied() -> None:
         ({"custom": {"Email": "x"}}, r"redaction\.custom\.Email: choose a name"),
         ({"custom": {"email": "x"}}, r"redaction\.custom\.email: choose a name"),
         ({"custom": {"a": "("}}, r"redaction\.custom\.a is not a regular expression"),
-        ({"custom": {"a": "(x+)+y"}}, r"a repetition inside a repetition"),
+        ({"custom": {"a": "(?=x)x"}}, r"redaction\.custom\.a .* RE2 accepts: .*RE2 has no lookaround"),
+        ({"custom": {"a": r"(x)\1"}}, r"RE2 has no lookaround and no back references"),
+        ({"custom": {"a": "(?:.{0,99}x){9}"}}, r"instructions, and 1500 are allowed"),
+        ({"allow": ["(?<!x)y"]}, r"redaction\.allow .* RE2 accepts"),
         ({"custom": {"a": "x*"}}, r"matches empty text"),
-        ({"allow": ["x" * 600]}, r"more than 500 characters"),
+        ({"allow": ["x" * 600]}, r"600 characters; shorten it to 500"),
     ],
 )
 def test_a_wrong_entry_is_named(table: dict[str, Any], message: str) -> None:

@@ -11,6 +11,7 @@ from jsonschema.validators import Draft202012Validator
 from text_verifiers import create, value, verdict
 
 from stepstream.jobs.verifiers.base import UnverifiableCase
+from stepstream.jobs.verifiers.options import InvalidOptions
 
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -48,6 +49,25 @@ def test_formats_are_checked_only_on_request() -> None:
     schema = {"type": "string", "format": "date"}
     assert value(create("json_schema"), '"now"', schema=schema) == 1
     assert value(create("json_schema", formats=True), '"now"', schema=schema) == 0
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"properties": {"a": {"pattern": "(?=b)"}}}, {"patternProperties": {"(?!a)": {}}}, {"items": {"pattern": "("}}],
+)
+def test_a_pattern_that_re2_rejects_is_refused_at_load(schema: Any, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_bytes(orjson.dumps(schema))
+    with pytest.raises(InvalidOptions, match="RE2 rejects the pattern"):
+        create("json_schema", tmp_path, file="s.json")
+    with pytest.raises(UnverifiableCase):
+        verdict(create("json_schema"), "{}", schema=schema)
+
+
+def test_the_format_regex_is_checked_by_re2() -> None:
+    schema = {"items": {"format": "regex"}}
+    assert value(create("json_schema", formats=True), '["(a|a)+$"]', schema=schema) == 1
+    assert value(create("json_schema", formats=True), '["(?=a)"]', schema=schema) == 0
+    assert value(create("json_schema", formats=True), '["a{1001}"]', schema=schema) == 0
 
 
 def test_checking_a_document_takes_bounded_time() -> None:

@@ -63,6 +63,7 @@ def compute(x):
     return found[0] if found else 0
 """
 
+
 TRICKS = {
     "assertEqual": PATCH.format("unittest.TestCase.assertEqual = lambda *a, **k: None"),
     "every assert": PATCH.format(
@@ -87,11 +88,13 @@ TRICKS = {
     "dict": OBJECT.format(base="dict", value="{}"),
     "mock": "from unittest import mock\ndef compute(x): return mock.ANY",
     "magic mock": "from unittest import mock\ncompute = mock.MagicMock()",
-    "class": "class compute:\n    def __init__(self, x): pass\n    def count(self, x): return 1\n"
-    "    def __eq__(self, other): return True",
-    "module": "import sys\nclass M:\n    def __getattr__(self, n): return self\n    def __call__(self, *a): return self\n"
+    "class": "class compute:\n    def __init__(self, x): pass\n"
+    "    def count(self, x): return 1\n    def __eq__(self, other): return True",
+    "module": "import sys\nclass M:\n    def __getattr__(self, n): return self\n"
+    "    def __call__(self, *a): return self\n"
     "    def __eq__(self, o): return True\nsys.modules['solution'] = M()",
-    "builtins": "import builtins\nbuiltins.len = lambda x: 3\nbuiltins.__build_class__ = None\ndef compute(x): return []",
+    "builtins": "import builtins\nbuiltins.len = lambda x: 3\nbuiltins.__build_class__ = None\n"
+    "def compute(x): return []",
     "operator": "import operator\noperator.eq = operator.contains = lambda a, b: True\ndef compute(x): return 0",
     "sys.exit at import": "import sys; sys.exit(0)",
     "sys.exit": "import sys\ndef compute(x): sys.exit(0)",
@@ -119,7 +122,8 @@ TRICKS = {
     ),
     "gc": SEARCH.format(
         modules="gc",
-        search="    found += [o['expected'] for o in gc.get_objects() if type(o) is dict and type(o.get('expected')) is int]",
+        search="    found += [o['expected'] for o in gc.get_objects()"
+        " if type(o) is dict and type(o.get('expected')) is int]",
     ),
     "the tests' files": SEARCH.format(
         modules="glob, re",
@@ -135,8 +139,8 @@ TRICKS = {
         try: found.append(int(open(f"/proc/{pid}/mem", "rb").read(9)))
         except (OSError, ValueError): pass""",
     ),
-    "replaced files": "import os\nfor name in ('tests.py', 'run_tests.py', 'conftest.py', 'sitecustomize.py', 'json.py',"
-    " 'unittest.py', '../tests.py'):\n    try: open(name, 'w').write('import os; os._exit(0)')\n"
+    "replaced files": "import os\nfor name in ('tests.py', 'run_tests.py', 'conftest.py', 'sitecustomize.py',"
+    " 'json.py', 'unittest.py', '../tests.py'):\n    try: open(name, 'w').write('import os; os._exit(0)')\n"
     "    except OSError: pass\ndef compute(x): return 0",
     "json": 'import json\njson.dumps = lambda *a, **k: \'["tuple", ["value", null]]\'\njson.loads = lambda *a: 0\n'
     "def compute(x): return 0",
@@ -149,7 +153,8 @@ TRICKS = {
     "        try: os.kill(pid, signal.SIGKILL)\n        except OSError: pass\n    return 0",
     "signal handler": "import signal\nsignal.signal(signal.SIGTERM, lambda *a: None)\nsignal.alarm(1)\n"
     "signal.signal(signal.SIGALRM, lambda *a: __import__('os')._exit(0))\ndef compute(x): return 0",
-    "threads": "import threading, os\nthreading.Thread(target=lambda: [os.write(d, b'[]\\n') for d in (1, 3, 4, 5)]).start()\n"
+    "threads": "import threading, os\n"
+    "threading.Thread(target=lambda: [os.write(d, b'[]\\n') for d in (1, 3, 4, 5)]).start()\n"
     "def compute(x): return 0",
     "fork": "import os\ndef compute(x):\n    if os.fork(): os._exit(0)\n    return 0",
     "import hook": "import sys\nclass F:\n    def find_spec(self, name, *a): raise SystemExit(0)\n"

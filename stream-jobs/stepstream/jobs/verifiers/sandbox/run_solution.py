@@ -1,8 +1,9 @@
-"""Import the agent's code, a module named by the first argument, and answer the calls of its tests, which another process runs.
+"""Import the agent's code, and answer the calls of its tests, which another process runs.
 
-It is copied into the solution's sandbox. A request is a tuple: `("get", name)`, `("new", class, args, kwargs)` or
-`("call", object, name, args, kwargs)`, where object 0 is the module. The answer is `("value", data)`, `("callable",)`,
-`("object", number)`, `("raised", names of the built-in bases, text)` or `("unusable", reason)`.
+It is copied into the solution's sandbox; its argument is the name of the code's module. A request is a tuple:
+`("get", name)`, `("new", class, args, kwargs)` or `("call", object, name, args, kwargs)`, where object 0 is the module.
+The answer is `("value", data)`, `("callable",)`, `("object", number)`, `("raised", names of the built-in bases, text)`
+or `("unusable", reason)`.
 """
 
 import builtins
