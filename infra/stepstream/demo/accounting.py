@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from stepstream.topics.label_precedence import label_precedence
+
 
 @dataclass(frozen=True, slots=True)
 class SentTrajectory:
@@ -59,7 +61,8 @@ def reconcile(
     newest: dict[str, Label] = {}
     for label in labels:
         event_ids.setdefault((label.trajectory_id, label.revision), set()).add(label.event_id)
-        if label.trajectory_id not in newest or label.revision > newest[label.trajectory_id].revision:
+        known = newest.setdefault(label.trajectory_id, label)
+        if label_precedence(label.revision, label.event_id) > label_precedence(known.revision, known.event_id):
             newest[label.trajectory_id] = label
     steps_sent = steps_stored = trajectories = labelled = lost = duplicated = 0
     for entry in sent:

@@ -52,6 +52,8 @@ class Attempt:
     """One sequence per demonstrated response: the step's exact prompt, then the demonstration as trained tokens."""
     restricted_tokens: int = 0
     """Number of its sampled tokens that are context only, because their sampling was restricted."""
+    label_id: str = ""
+    """event_id of the label."""
 
     @property
     def provisional(self) -> bool:
@@ -109,6 +111,7 @@ def attempt_of(record: Mapping[str, Any], position: LogPosition, limits: Limits)
         signature=np.asarray(record["signature"], dtype=np.int64) if record["signature"] else None,
         demonstrations=demonstrations,
         restricted_tokens=sum(restricted.values()) if sequences else 0,
+        label_id=record["event_id"],
     )
 
 
@@ -124,6 +127,7 @@ def rejected_attempt(record: Mapping[str, Any], position: LogPosition, limits: L
         version_min=record["version_min"],
         untrainable=_exclusion(record, limits) or "invalid",
         tenant=record["tenant"],
+        label_id=record["event_id"],
     )
 
 

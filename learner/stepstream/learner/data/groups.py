@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from stepstream.learner.data.attempt import Attempt, LogPosition
+from stepstream.topics.label_precedence import label_precedence
 
 SINGLE_PREFIX = "\0"
 """First character of the key of an attempt without a group; no group id begins with it."""
@@ -108,7 +109,7 @@ def _newest(revisions: Mapping[str, int], others: Mapping[str, int]) -> dict[str
     return {name: max(revisions.get(name, 0), others.get(name, 0)) for name in {**others, **revisions}}
 
 
-def precedence(attempt: Attempt) -> tuple[int, int, int]:
-    """Return a sort key: a newer revision is higher; among copies of a revision, the first in the log."""
+def precedence(attempt: Attempt) -> tuple[tuple[int, str], int, int]:
+    """Return a sort key: the label that counts is higher; among copies of one label, the first in the log."""
     partition, offset = attempt.position
-    return (attempt.revision, -partition, -offset)
+    return (label_precedence(attempt.revision, attempt.label_id), -partition, -offset)

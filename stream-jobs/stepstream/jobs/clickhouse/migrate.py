@@ -15,6 +15,7 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import connect_when_ready
+from stepstream.jobs.clickhouse.engines import replace_engines
 
 log = logging.getLogger(__name__)
 
@@ -99,4 +100,5 @@ def _apply(client: Client) -> list[str]:
         client.insert("schema_migrations", [(migration.name, migration.sha256)], column_names=["name", "sha256"])
         log.info("applied migration %s", migration.name)
         applied.append(migration.name)
+    replace_engines(client)
     return applied

@@ -184,10 +184,10 @@ _TRAJECTORIES = table(
     started_at=itemgetter("started_at_us"),
     ended_at=itemgetter("ended_at_us"),
 )
-# Record: a LabeledStep, with the id and revision of its trajectory.
+# Record: a LabeledStep, with the id of its trajectory and the revision and id of its label.
 _TRAJECTORY_STEPS = table(
     "trajectory_steps",
-    "trajectory_id revision step_index event_id reward return_to_go version_min version_max prompt_tokens "
+    "trajectory_id revision label_id step_index event_id reward return_to_go version_min version_max prompt_tokens "
     "response_tokens duration_ms error trainable prompt_shared_step",
     components=components,
     tool_calls=size("tool_calls"),
@@ -344,7 +344,9 @@ def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
         return
     yield written.name, written.row(record)
     if written is _TRAJECTORIES:
-        of_trajectory = {"trajectory_id": record["trajectory_id"], "revision": record["revision"]}
+        of_trajectory = {name: record[name] for name in ("trajectory_id", "revision")} | {
+            "label_id": record["event_id"]
+        }
         for step in record["steps"]:
             yield _TRAJECTORY_STEPS.name, _TRAJECTORY_STEPS.row({**step, **of_trajectory})
             for term in step["components"]:

@@ -25,6 +25,7 @@ from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.topics.catalogue import CURATION, GOVERNED_FEEDBACK, GOVERNED_STEPS
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed
+from stepstream.topics.label_precedence import label_precedence
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,8 @@ class LabelFold:
         """Record a label that the job published before this state was built."""
         name = name_of(event["trajectory_id"])
         trajectory = self._state.trajectory(name, event["trajectory_id"], changes)
-        if event["revision"] >= trajectory.revision:
+        known = label_precedence(trajectory.revision, trajectory.label_id)
+        if label_precedence(event["revision"], event["event_id"]) >= known:
             trajectory.revision, trajectory.label_id = event["revision"], event["event_id"]
             trajectory.withdrawn = REOPENED in event["flags"]
         self._state.put(name, trajectory, changes)

@@ -15,6 +15,7 @@ from stepstream.jobs.statistics.component_fold import ComponentFold
 from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats
 from stepstream.topics.ids import derived_id
+from stepstream.topics.label_precedence import label_precedence
 
 NAME = "measure"
 VERSION = "1"
@@ -40,7 +41,7 @@ class MeasureFold:
         packed = changes.get(key)
         before: dict[str, Any] = {"revision": 0, "label": "", "adds": []} if packed is None else orjson.loads(packed)
         revision, label_id = label["revision"], label["event_id"]
-        if revision < before["revision"] or label_id == before["label"]:
+        if label_precedence(revision, label_id) <= label_precedence(before["revision"], before["label"]):
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
         adds = list(contributions(label))

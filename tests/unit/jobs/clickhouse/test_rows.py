@@ -11,7 +11,7 @@ from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.events import new_governance, new_lag_figures
 
 _CREATE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\n\((.*?)\n\)\nENGINE", re.DOTALL)
-_ADDED = re.compile(r"^ALTER TABLE (\w+) ADD COLUMN IF NOT EXISTS (\w+) ", re.MULTILINE)
+_ADDED = re.compile(r"^ALTER TABLE (\w+) ADD COLUMN IF NOT EXISTS (\w+) (?!\w+ MATERIALIZED)", re.MULTILINE)
 _COLUMN = re.compile(r"^    (\w+) [A-Z]", re.MULTILINE)
 
 
