@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,13 +23,15 @@ _FORKS.set_forkserver_preload(
 )
 
 
-def run_in_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+def run_in_ranks(size: int, work: Callable[..., Any], *arguments: Any, **fields: Any) -> list[Any]:
     """Return the results of `work` in `size` ranks; `work` must be a function of an importable module."""
     environment = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_block(1))}
     running = []
     for rank in range(size):
         receiver, sender = _FORKS.Pipe(duplex=False)
-        process = _FORKS.Process(target=_rank, args=(environment | {"RANK": str(rank)}, sender, work, arguments))
+        process = _FORKS.Process(
+            target=_rank, args=(environment | {"RANK": str(rank)}, sender, partial(work, **fields), arguments)
+        )
         process.start()
         sender.close()
         running.append((process, receiver))

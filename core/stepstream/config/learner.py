@@ -252,6 +252,14 @@ class LearnerSettings(Section):
         unit="ranks",
         ge=0,
     )
+    sequence_parallel: int = setting(
+        1,
+        "Consecutive ranks that share the tokens of each forward pass, for long contexts: they divide its activations "
+        "and exchange tokens for attention heads, whose number this must divide. Needs `reproducible` = false or a "
+        "GPU.",
+        unit="ranks",
+        ge=1,
+    )
     gradient_sync: Literal["step", "pass"] = setting(
         "step",
         "Time at which ranks sum their gradients, if bits are not promised: once an optimizer step, which keeps whole "
@@ -338,6 +346,11 @@ def loss_contradictions(config: LearnerSettings) -> list[str]:
         contradictions.append(
             f"shard_ranks={config.shard_ranks} sums gradients in another order: set reproducible=false, or "
             "shard_ranks=0"
+        )
+    if config.sequence_parallel > 1 and config.device == "cpu" and config.reproducible:
+        contradictions.append(
+            f"sequence_parallel={config.sequence_parallel} sums gradients in another order: set reproducible=false, or "
+            "sequence_parallel=1"
         )
     if config.weight_low > 1:
         contradictions.append(f"weight_low={config.weight_low:g} rejects fresh data, whose weight is 1: set 1 or less")

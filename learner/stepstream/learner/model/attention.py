@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from stepstream.learner.model.packing import Pack
+from stepstream.learner.model.sequence_parallel import SplitRuns
 
 NAME = "stepstream_pack"
 
@@ -70,7 +71,7 @@ def attend(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    runs: Tensor | FlashRuns | None = None,
+    runs: Tensor | FlashRuns | SplitRuns | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
     """Compute the attention of one layer; transformers calls it.
@@ -82,7 +83,8 @@ def attend(
         value: shape of `key`.
         attention_mask: None.
         scaling: factor of the scores.
-        runs: runs of the pack, passed through the model; on a GPU their `FlashRuns`.
+        runs: runs of the pack, passed through the model; on a GPU their `FlashRuns`. `SplitRuns`: each rank of a
+            sequence group passes its share of the tokens.
         more: arguments of other kinds of attention.
 
     Returns:
@@ -99,12 +101,20 @@ def attend(
     if torch.is_autocast_enabled(query.device.type):
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if isinstance(runs, SplitRuns):
+        query, key, value = runs.ranks.tokens_for_heads(query, key, value)
+        return runs.ranks.heads_for_tokens(_attention(query, key, value, runs.runs, scaling)), None
+    return _attention(query, key, value, runs, scaling), None
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, runs: Tensor | FlashRuns, scaling: float | None) -> Tensor:
     if isinstance(runs, FlashRuns):
-        return _flash(query, key, value, runs, scaling)[None], None
+        return _flash(query, key, value, runs, scaling)[None]
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    return tree_attention(query, key, value, runs, scaling)[0].transpose(1, 2), None
+    output: Tensor = tree_attention(query, key, value, runs, scaling)[0]
+    return output.transpose(1, 2)
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, runs: FlashRuns, scaling: float | None) -> Tensor:

@@ -86,32 +86,44 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    sequence: int = 1
+    """Number of consecutive ranks that compute each batch together (`learner.sequence_parallel`): a batch group."""
+
+    @property
+    def group(self) -> int:
+        """This rank's batch group."""
+        return self.rank // self.sequence
 
     def rounds(self, batches: int) -> Iterator[tuple[int, int]]:
-        """Deal batches out in order, one per rank and round.
+        """Deal batches out in order, one per batch group and round.
 
         Yields:
-            Index of this rank's batch, and the number of ranks that have one in this round. A rank at or beyond that
+            Index of this group's batch, and the number of groups that have one in this round. A group at or beyond that
             number gets the round's first batch: it must compute too, since all ranks gather the weights together, but
             its result is not used.
         """
-        for first in range(0, batches, self.size):
-            present = min(self.size, batches - first)
-            yield first + (self.rank if self.rank < present else 0), present
+        groups = self.size // self.sequence
+        for first in range(0, batches, groups):
+            present = min(groups, batches - first)
+            yield first + (self.group if self.group < present else 0), present
 
     def gather(self, of_rounds: Sequence[T], batches: int) -> list[T]:
-        """Collect the results of all ranks, one for each batch, in the order of the batches."""
+        """Collect the results of all groups, one for each batch, in the order of the batches.
+
+        The ranks of a group have equal results.
+        """
         if self.size == 1:
             return list(of_rounds)
         all_of: list[list[T]] = [[] for _ in range(self.size)]
         dist.all_gather_object(all_of, list(of_rounds))
-        return [all_of[batch % self.size][batch // self.size] for batch in range(batches)]
+        of_groups = all_of[:: self.sequence]
+        return [of_groups[batch % len(of_groups)][batch // len(of_groups)] for batch in range(batches)]
 
 
-def current_ranks() -> Ranks:
+def current_ranks(sequence: int = 1) -> Ranks:
     """Return the ranks that this process has joined; a single rank if it has joined none."""
     if dist.is_available() and dist.is_initialized():
-        return Ranks(dist.get_rank(), dist.get_world_size())
+        return Ranks(dist.get_rank(), dist.get_world_size(), sequence)
     return Ranks()
 
 

@@ -17,6 +17,7 @@ from stepstream.learner.data.sequences import TokenSequence, joined_temperatures
 from stepstream.learner.model import attention, lm_head
 from stepstream.learner.model.packing import microbatches, pack, pack_batches
 from stepstream.learner.model.pretrained import CannotTrain
+from stepstream.learner.model.sequence_parallel import ALONE, SequenceGroup, SplitRuns
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,10 @@ class Padded:
 class Packed:
     """Sequences end to end, with each common prefix once."""
 
+    def __init__(self, ranks: SequenceGroup = ALONE) -> None:
+        """Each of the ranks computes a share of a pack's tokens and returns the scores of all."""
+        self._ranks = ranks
+
     def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
         """Batch sequences with common prefixes."""
         return pack_batches(rows, most_tokens)
@@ -81,28 +86,40 @@ class Packed:
         Raises:
             NotPacked: the model's attention is of another kind.
         """
-        packed = pack(rows)
+        ranks = self._ranks
+        packed = ranks.pad(pack(rows))
         on_cpu = model.device.type == "cpu"
-        runs = torch.from_numpy(packed.runs) if on_cpu else attention.FlashRuns.of(packed, model.device)
+        runs: Any = torch.from_numpy(packed.runs) if on_cpu else attention.FlashRuns.of(packed, model.device)
+        own, ends = ranks.own_tokens(packed.ids.size), ranks.prediction_ends(packed)
         hidden = _hidden(
             model,
-            input_ids=torch.from_numpy(packed.ids)[None],
-            position_ids=torch.from_numpy(packed.positions)[None],
-            runs=runs,
+            input_ids=torch.from_numpy(packed.ids[own])[None],
+            position_ids=torch.from_numpy(packed.positions[own])[None],
+            runs=runs if ranks.size == 1 else SplitRuns(runs, ranks),
         )[0]
-        at, of = torch.from_numpy(packed.at), torch.from_numpy(packed.of)
-        predicted = _chosen(model, hidden, at, torch.from_numpy(packed.targets), packed.temperatures)
-        logprobs, entropy = (each.cpu().index_select(0, of) for each in predicted)
-        return Scores(logprobs, entropy, _at(hidden, at.index_select(0, of)) if states else None)
+        part = slice(ends[ranks.rank], ends[ranks.rank + 1])
+        at, of = torch.from_numpy(packed.at[part] - own.start), torch.from_numpy(packed.of)
+        heat = None if packed.temperatures is None else packed.temperatures[part]
+        predicted = [*_chosen(model, hidden, at, torch.from_numpy(packed.targets[part]), heat)]
+        if states:
+            predicted.append(_at(hidden, at))
+        joined = [ranks.join(each, ends) for each in predicted]
+        logprobs, entropy = (each.cpu().index_select(0, of) for each in joined[:2])
+        return Scores(logprobs, entropy, _at(joined[2], of) if states else None)
 
 
-def forward_pass_for(model: Any) -> ForwardPass:
+def forward_pass_for(model: Any, ranks: SequenceGroup = ALONE) -> ForwardPass:
     """Return the packed forward pass if its results equal those of the padded one, else the padded one.
 
     Sets the model's attention accordingly.
 
+    Args:
+        model: the model.
+        ranks: ranks that share the tokens of each pack.
+
     Raises:
-        CannotTrain: its output layer is not a plain linear layer, or it transforms its logits in an unknown way.
+        CannotTrain: its output layer is not a plain linear layer, it transforms its logits in an unknown way, or ranks
+            share packs and it cannot be packed.
     """
     if type(model.get_output_embeddings()) is not nn.Linear:
         raise CannotTrain("its output layer is not a plain linear layer: leave it out of learner.lora_targets")
@@ -110,8 +127,7 @@ def forward_pass_for(model: Any) -> ForwardPass:
     _check_head(model, padded)
     window = _window(model.config)
     if window < model.config.max_position_embeddings:
-        log.info("training is padded: the attention window has only %d tokens", window)
-        return padded
+        return _unpacked(f"the attention window has only {window:g} tokens", padded, ranks)
     rows = _probe(model.config.vocab_size)
     given = model.config._attn_implementation
     try:
@@ -119,15 +135,26 @@ def forward_pass_for(model: Any) -> ForwardPass:
             expected = padded(model, rows).logprobs
             attention.register()
             model.set_attn_implementation(attention.NAME)
-            packed = Packed()(model, rows).logprobs
+            packed = Packed(ranks)(model, rows).logprobs
         worst = float((packed - expected).abs().max())
         if not worst < _tolerance(model):
             raise attention.NotPacked(f"packed log-probabilities are {worst:.3g} nats off")
     except Exception as error:  # any of hundreds of model classes may fail in its own way
-        log.info("training is padded: %s cannot be packed: %s", type(model).__name__, error)
         model.set_attn_implementation(given)
-        return padded
-    return Packed()
+        return _unpacked(f"{type(model).__name__} cannot be packed: {error}", padded, ranks)
+    return Packed(ranks)
+
+
+def _unpacked(reason: str, padded: Padded, ranks: SequenceGroup) -> Padded:
+    """Return the padded forward pass, for a reason.
+
+    Raises:
+        CannotTrain: ranks share the tokens of packs.
+    """
+    if ranks.size > 1:
+        raise CannotTrain(f"ranks can only share packs, and {reason}: set learner.sequence_parallel=1")
+    log.info("training is padded: %s", reason)
+    return padded
 
 
 @torch.no_grad()

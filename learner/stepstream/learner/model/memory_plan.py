@@ -6,8 +6,9 @@ for blocks with RMS norms, grouped attention without a score matrix, and a gated
 (arXiv:2110.02861: moments in 8 bits by blocks of 256 numbers).
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepstream.config import LearnerSettings
 
@@ -39,6 +40,7 @@ class ModelShape:
     """Query heads times their size."""
     keys: int
     """Key heads times their size."""
+    key_heads: int
     vocabulary: int
 
 
@@ -82,7 +84,8 @@ def plan_memory(
     shards = config.shard_ranks or gpus
     number = 2 if config.precision == "bfloat16" else 4
     rows = max(64, logits // shape.vocabulary)
-    tokens = config.microbatch_tokens
+    tokens = -(-config.microbatch_tokens // config.sequence_parallel)
+    shape = _with_copied_keys(shape, config.sequence_parallel)
     gpu = {
         "float32 weights": 4 * shape.weights // shards,
         "gradients": 4 * shape.trained // shards,
@@ -92,7 +95,7 @@ def plan_memory(
         "kept activations": _kept(shape, config.activation_checkpointing, number) * tokens,
         "output layer, or one layer's backward": max(
             3 * 4 * min(rows, tokens) * shape.vocabulary + 3 * number * shape.hidden * tokens,
-            _backward(shape, config.activation_checkpointing, number) * tokens
+            (_backward(shape, config.activation_checkpointing, number) + _exchange(shape, config, number)) * tokens
             + (4 + number) * max(shape.trained_in_block, shape.trained_outside),
         ),
         "gradient of the output layer": number * shape.trained_outside,
@@ -105,6 +108,16 @@ def plan_memory(
         "reference": 4 * shape.weights // shards if has_reference and config.reference_offload else 0,
     }
     return MemoryPlan(gpu, host)
+
+
+def _with_copied_keys(shape: ModelShape, ranks: int) -> ModelShape:
+    """Return the sizes with the copies of key heads that let ranks divide them."""
+    return replace(shape, keys=shape.keys * math.lcm(shape.key_heads, ranks) // shape.key_heads)
+
+
+def _exchange(shape: ModelShape, config: LearnerSettings, number: int) -> int:
+    """Return the bytes per token of one exchange of tokens for heads: queries, keys and values, sent and received."""
+    return 2 * number * (shape.queries + 2 * shape.keys) if config.sequence_parallel > 1 else 0
 
 
 def _layer(shape: ModelShape, number: int) -> int:

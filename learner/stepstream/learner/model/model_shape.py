@@ -45,6 +45,7 @@ def shape_of_model(model: Any) -> ModelShape:
         intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         queries=config.num_attention_heads * head,
         keys=keys * head,
+        key_heads=keys,
         vocabulary=config.vocab_size,
     )
 

@@ -142,7 +142,7 @@ class Policy:
 
         Args:
             loss: one of the losses of the step; multiplied by 0 on a rank that has no batch in this round.
-            present: number of ranks that have a batch.
+            present: number of batch groups that have a batch; of ranks where bits are promised.
             is_last: True in the last round of the step.
         """
         if self._is_exact:

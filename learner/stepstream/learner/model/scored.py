@@ -22,6 +22,7 @@ from stepstream.learner.model.distributed import (
 )
 from stepstream.learner.model.forward import ForwardPass, Padded, Scores, forward_pass_for
 from stepstream.learner.model.pretrained import load_model
+from stepstream.learner.model.sequence_parallel import sequence_group
 from stepstream.learner.model.sharded_load import empty_model
 
 
@@ -50,7 +51,7 @@ class ScoredModel(nn.Module):
             if rows is not None:
                 return self.forward_pass(self.model, rows, states)
             with torch.no_grad():
-                self.forward_pass = forward_pass_for(self.model)
+                self.forward_pass = forward_pass_for(self.model, sequence_group(self.model, self._config))
             return None
 
     def _precision(self) -> AbstractContextManager[Any]:

@@ -82,7 +82,7 @@ class Trainer:
         self._updated_version: int | None = None
         self.lags: list[Bucket] = []
         """Figures of the last update by staleness."""
-        self._ranks = current_ranks()
+        self._ranks = current_ranks(config.sequence_parallel)
 
     @property
     def model(self) -> Any:
@@ -282,7 +282,7 @@ class Trainer:
                 before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else None
                 reference = self._loss_reference(tokens) if self._loss_reference else None
                 loss, stats = minibatch.loss_and_stats(indices, scores, before, reference)
-            loss = loss if self._ranks.rank < present else 0.0 * loss
+            loss = loss if self._ranks.group < present else 0.0 * loss
             self.policy.learn(loss, present, is_last=position == len(rounds))
             critic_gradient = None
             if self._critic and scores.states is not None:
