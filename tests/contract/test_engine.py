@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from waiting import TIMEOUT_S
 
 from stepstream.config import InferenceSettings
+from stepstream.learner.model.checkpoint import describe
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import (
@@ -33,6 +34,8 @@ from stepstream.services.inference.engine import (
 from stepstream.services.inference.stop_strings import StopStrings
 from stepstream.services.inference.torch_engine import TorchEngine
 from stepstream.services.inference.vllm_engine import VllmEngine
+from stepstream.topics.events import new_checkpoint
+from stepstream.versions.shared_memory import SharedVersionReader, SharedVersions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -279,6 +282,26 @@ async def test_hot_swap_under_load(served: Served) -> None:
     for prompt in prompts(3):
         tokens, _, _ = await complete(served.engine, prompt, max_tokens=16, temperature=0.0)
         assert tokens == served.references[1].greedy(prompt, 16)
+
+
+async def test_a_version_in_memory_is_served_after_the_learner_has_ended(served: Served, tmp_path: Path) -> None:
+    folder = served.folders[1]
+    files = describe(folder.parent)
+    checkpoint = new_checkpoint(
+        event_id="0197-abcdef", occurred_at_us=0, model="demo", version=1, uri="s3://nowhere", files=files,
+        weights_sha256="", code_version="",
+    )  # fmt: skip
+    shared, reader = SharedVersions(tmp_path, "demo", 1 << 30), SharedVersionReader(tmp_path)
+    shared.put(1, checkpoint["event_id"], folder)
+    await served.load(0)
+    taken = reader.take(checkpoint)
+    shared.close()
+    await served.engine.load(taken, 1000)
+    tokens, _, last = await complete(served.engine, PROMPT, max_tokens=8, temperature=0.0)
+    assert tokens == served.references[1].greedy(PROMPT, 8)
+    assert last.versions[0].version == 1000
+    await served.load(0)
+    reader.close()
 
 
 def cut(folder: Path) -> None:

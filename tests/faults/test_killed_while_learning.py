@@ -22,6 +22,7 @@ from stepstream.learner.model.checkpoint import describe, verify
 from stepstream.topics.codec import CodecError
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import Checkpoint, new_checkpoint
+from stepstream.versions.shared_memory import SharedVersions
 
 pytest_plugins = ["memory_folder"]
 
@@ -172,8 +173,11 @@ class LearnerRun:
             producer: Any = Producer(self.log)
             retention: Any = _KeepEverything()
             codec: Any = None
+            shared = SharedVersions(self.settings.paths.shared_memory, self.settings.learner.model, 0)
             versions = self.versions()
-            learner._Lineage(self.settings, codec, producer, producer, sender, retention, versions, stop).train()
+            learner._Lineage(
+                self.settings, codec, producer, producer, sender, retention, shared, versions, stop
+            ).train()
 
 
 class _KeepEverything:

@@ -18,7 +18,7 @@ from stepstream.embedded.ports import free_block
 MODEL = "killed-worker"
 KILLER = Path(__file__).parents[1] / "support" / "kill_in_file.py"
 STAGES = {
-    "download": ("versions/fetch.py", 12),
+    "download": ("versions/check.py", 12),
     "load": ("inference/llama.py", 40),
     "swap": ("inference/continuous_batch.py", 3),
 }

@@ -32,12 +32,14 @@ def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[LearnerLab]:
 
 
 def test_a_killed_learner_trains_on_nothing_twice_and_every_version_rebuilds(lab: LearnerLab) -> None:
+    memory = lab.share_memory()
     publish_root(lab.settings, lab.base, lab.model)
     names = [f"g{number}" for number in range(8 * PER_VERSION)]
     lab.produce(*names[: 4 * PER_VERSION + 1])
     lab.learner.start()
     lab.wait_for(2)
     lab.learner.kill()
+    [left_over] = memory.glob("stepstream-*/learner-*")
     killed_at = lab.newest()
     # A killed `label` job publishes uncommitted labels again; then new labels follow.
     lab.produce(*names[: 2 * PER_VERSION])
@@ -47,7 +49,12 @@ def test_a_killed_learner_trains_on_nothing_twice_and_every_version_rebuilds(lab
     lab.wait_for(8)
     assert killed_at < 8
     series = lab.series()
+    [shared] = memory.glob("stepstream-*/learner-*")
+    assert shared != left_over
+    assert max(int(path.name.partition("-")[0]) for path in shared.glob("[0-9]*")) == 8
+    assert series['stepstream_learner_shared_versions_total{outcome="shared"}'] == 8 - killed_at
     assert lab.learner.stop() == 0
+    assert not shared.exists()
 
     trained = lab.trained(8)
     records = lab.records("labeled-trajectories")

@@ -56,6 +56,16 @@ class LearnerLab:
     def close(self) -> None:
         self._codec.close()
 
+    def share_memory(self) -> Path:
+        """Let the learner, which is not started yet, share its versions; return the file system in memory."""
+        memory = self.log.with_name("memory")
+        memory.mkdir()
+        self.settings = with_settings(
+            self.settings, learner={"shared_memory_bytes": 1 << 30}, paths={"shared_memory": memory}
+        )
+        self.learner.settings = self.settings
+        return memory
+
     def second_learner(self, log: Path) -> ServiceProcess:
         """Return another learner of the same model, which is not started yet."""
         port = free_block(1)

@@ -18,6 +18,7 @@ from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
 from stepstream.versions.fetch import fetch_version, fetch_whole
 from stepstream.versions.layout import weights_sha256
+from stepstream.versions.shared_memory import SharedVersions
 from stepstream.versions.store import upload
 
 
@@ -44,6 +45,7 @@ class Lineage:
         learner = LearnerSettings(preset="tiny", model="m", warmup_updates=0, learning_rate=1e-3, **fields)
         self.settings = Settings(learner=learner, paths={"data": data / "data"})
         self.versions, self.log = Versions(), Log()
+        self.shared: SharedVersions | None = None
         self.records: dict[LogPosition, Any] = {}
         files = write_root(tiny_of("llama", data / "given", torch.bfloat16), data / "root")
         uri = (data / "root").as_uri()
@@ -78,6 +80,7 @@ class Lineage:
             self.settings, self.log, self.trainer, self.base, self.folder,  # type: ignore[arg-type]
             inputs=[new_update_input(update=number, partitions=[0] * 4, offsets=[at for _, at in records])],
             resume_offsets={}, metrics={}, stop=Stop(), adapter_base=self._adapter_base,
+            shared=self.shared,
         )  # fmt: skip
         self.versions.fold(self.base)
         return self.base

@@ -12,6 +12,11 @@ class PathsSettings(Section):
     """Local data."""
 
     data: Path = setting(Path("var"), "Folder of all local data, logs and reports; `DATA` in this page.")
+    shared_memory: Path = setting(
+        Path("/dev/shm"),
+        "File system in memory through which a learner hands versions to workers of the same user on this machine; see "
+        "`learner.shared_memory_bytes`.",
+    )
 
 
 class KafkaSettings(Section):

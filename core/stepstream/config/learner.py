@@ -44,6 +44,13 @@ class LearnerSettings(Section):
     keep_training: int = setting(
         3, "Newest versions whose training state retention keeps; 0: all.", unit="versions", ge=0
     )
+    shared_memory_bytes: int = setting(
+        0,
+        "Limit of the newest versions that the learner also keeps in `paths.shared_memory`, for workers on its "
+        "machine. It counts as the learner's memory; 0: none.",
+        unit="bytes",
+        ge=0,
+    )
     signing_key: str = setting(
         "", "File of the private key that signs versions; `stepstream models keygen` creates it. Empty: unsigned."
     )

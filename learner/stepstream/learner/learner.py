@@ -45,6 +45,7 @@ from stepstream.topics.exclusive_producer import Fenced
 from stepstream.topics.producer import EventProducer
 from stepstream.versions.fetch import fetch_whole
 from stepstream.versions.layout import VersionRejected, name_of
+from stepstream.versions.shared_memory import SharedVersions
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +68,14 @@ def main(settings: Settings, stop: Stop) -> None:
     owner = owner_of(settings, codec, settings.learner.model, stop)
     sender = BackgroundSender(settings.kafka, codec, stop)
     retention = Retention(settings, codec, stop)
+    shared = SharedVersions(settings.paths.shared_memory, settings.learner.model, settings.learner.shared_memory_bytes)
     try:
         retention.take_over()
         owner.take_over()
         while not stop:
             versions = _wait_for_version(settings, codec, stop)
             if versions is not None:
-                _Lineage(settings, codec, producer, owner, sender, retention, versions, stop).train()
+                _Lineage(settings, codec, producer, owner, sender, retention, shared, versions, stop).train()
     except (VersionRejected, CannotTrain, UnknownVersion) as error:
         raise Fatal(str(error)) from error
     except Fenced as error:
@@ -88,6 +90,7 @@ def main(settings: Settings, stop: Stop) -> None:
     except Cancelled:
         return  # stopped while the broker was unavailable
     finally:
+        shared.close()
         retention.close()
         sender.close()
 
@@ -117,11 +120,12 @@ class _Lineage:
         owner: EventProducer,
         sender: BackgroundSender,
         retention: Retention,
+        shared: SharedVersions,
         versions: Versions,
         stop: Stop,
     ) -> None:
         self._settings, self._codec, self._stop = settings, codec, stop
-        self._producer, self._owner, self._retention = producer, owner, retention
+        self._producer, self._owner, self._retention, self._shared = producer, owner, retention, shared
         self._config = settings.learner
         newest = versions.newest(self._config.model)
         assert newest is not None
@@ -308,6 +312,7 @@ class _Lineage:
                 metrics=_summary(self._update_figures),
                 stop=self._stop,
                 adapter_base=self._adapter_base,
+                shared=self._shared,
             )
         self._updates, self._update_figures = [], []
         self._trainer.policy.take_base_from(self._folder)

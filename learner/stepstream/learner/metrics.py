@@ -33,6 +33,11 @@ REMOVED = Counter(
 RETENTION_FAULTS = Counter(
     "stepstream_learner_retention_faults", "Attempts to remove old versions that failed, and are repeated later."
 )
+SHARED = Counter(
+    "stepstream_learner_shared_versions",
+    "Versions for `paths.shared_memory`, by outcome: shared, too_large, no_room, failed.",
+    ["outcome"],
+)
 FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["figure"])
 READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
 WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")

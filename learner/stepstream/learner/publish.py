@@ -21,6 +21,7 @@ from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE
 from stepstream.learner.lineage import read_versions
+from stepstream.learner.metrics import SHARED
 from stepstream.learner.model.checkpoint import (
     cache_folder,
     checkpoints_folder,
@@ -47,7 +48,8 @@ from stepstream.topics.events import (
 from stepstream.topics.exclusive_producer import ExclusiveProducer
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
-from stepstream.versions.layout import folder_name, weights_sha256
+from stepstream.versions.layout import WEIGHTS, folder_name, weights_sha256
+from stepstream.versions.shared_memory import SharedVersions
 from stepstream.versions.signing import BadKey, load_key, sign
 from stepstream.versions.store import is_remote, upload
 
@@ -97,6 +99,7 @@ def publish_version(
     metrics: Mapping[str, float],
     stop: Stop,
     adapter_base: int | None = None,
+    shared: SharedVersions | None = None,
 ) -> tuple[Checkpoint, Path]:
     """Publish the trainer's state as the version after `parent`, in four steps.
 
@@ -120,6 +123,7 @@ def publish_version(
         metrics: figures of the updates.
         stop: ends waits.
         adapter_base: version that the policy's adapters belong to; None: no version has exactly these weights.
+        shared: keeps a copy in memory for workers on this machine.
 
     Raises:
         Fenced: another learner of the model took over.
@@ -150,6 +154,8 @@ def publish_version(
     checkpoint["updates"] = parent["updates"] + len(inputs)
     checkpoint["metrics"] = dict(metrics)
     sign_version(settings, checkpoint)
+    if shared is not None and (outcome := shared.put(version, event_id, folder / WEIGHTS)):
+        SHARED.labels(outcome).inc()
     announce(producer, checkpoint, stop)
     if parent_folder.parent.parent in (_kept_folder(settings), _upload_folder(settings)):
         shutil.rmtree(parent_folder, ignore_errors=True)
@@ -291,7 +297,7 @@ def configuration_of(config: LearnerSettings) -> str:
     """
     return orjson.dumps(
         {
-            "learner": config.model_dump(mode="json", exclude={"checkpoints", "signing_key"}),
+            "learner": config.model_dump(mode="json", exclude={"checkpoints", "shared_memory_bytes", "signing_key"}),
             "arithmetic": arithmetic(config.device),
             "ranks": current_ranks().size,
         },

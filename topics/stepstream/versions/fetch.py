@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stepstream.topics.events import Checkpoint, CheckpointFile
+from stepstream.versions.check import check_files, check_unlisted, check_version
 from stepstream.versions.delta import DeltaMismatch, apply_delta
 from stepstream.versions.layout import (
     INDEX,
     SERVED_ROLES,
     WEIGHTS,
     VersionRejected,
-    check_paths,
     index_of,
     name_of,
     role_of,
     served_path,
 )
 from stepstream.versions.merge import CannotMerge, merge_adapters
-from stepstream.versions.signing import check_signature, signed_bytes
+from stepstream.versions.signing import signed_bytes
 from stepstream.versions.store import local_path, open_file
 
 Lookup = Callable[[str, int], Checkpoint | None]
@@ -56,10 +56,10 @@ def fetch_version(
         VersionRejected: a file is missing, differs, leaves the folder, or is not in the event; the version was removed;
             or no trusted key signed it.
     """
-    _check(checkpoint, trusted_keys)
+    check_version(checkpoint, trusted_keys)
     if checkpoint["format"] == "full":
         return _files(checkpoint, cache_folder, roles)
-    base = _base_folder(checkpoint, lookup, cache_folder, trusted_keys)
+    base = fetch_base(checkpoint, lookup, cache_folder, trusted_keys)
     own = _files(checkpoint, cache_folder, {*roles, "delta", "adapter"})
     target = _target(checkpoint, cache_folder, "complete")
     if not target.is_dir():
@@ -70,18 +70,39 @@ def fetch_version(
 
 
 def fetch_adapter(
-    checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path, *, trusted_keys: Sequence[str] = ()
+    checkpoint: Checkpoint,
+    lookup: Lookup,
+    cache_folder: Path,
+    *,
+    trusted_keys: Sequence[str] = (),
+    base: Path | None = None,
 ) -> tuple[Path, Path]:
     """Return the verified folders of a `lora` version: its base in Hugging Face form, its adapters in peft's.
+
+    `base` is the base's folder, if that was verified before.
 
     Raises:
         VersionRejected: as `fetch_version`; or the version is not of the format `lora`.
     """
-    _check(checkpoint, trusted_keys)
+    check_version(checkpoint, trusted_keys)
     if checkpoint["format"] != "lora":
         raise VersionRejected(f"{name_of(checkpoint)} has the format '{checkpoint['format']}', not 'lora'")
-    base = _base_folder(checkpoint, lookup, cache_folder, trusted_keys)
+    if base is None:
+        base = fetch_base(checkpoint, lookup, cache_folder, trusted_keys)
     return base, _files(checkpoint, cache_folder, {"adapter"}) / "adapter"
+
+
+def fetch_base(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path, trusted_keys: Sequence[str]) -> Path:
+    """Return the verified folder, in Hugging Face form, of the version that a delta or adapters apply to.
+
+    Raises:
+        VersionRejected: as `fetch_version`; or that version is not published.
+    """
+    number = checkpoint["base_version"]
+    base = None if number is None or number >= checkpoint["version"] else lookup(checkpoint["model"], number)
+    if base is None:
+        raise VersionRejected(f"{name_of(checkpoint)}: its base, version {number}, is not published")
+    return fetch_version(base, lookup, cache_folder, trusted_keys=trusted_keys)
 
 
 def fetch_whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> Path:
@@ -90,7 +111,7 @@ def fetch_whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> P
     Raises:
         VersionRejected: as `fetch_version`.
     """
-    _check(checkpoint, ())
+    check_version(checkpoint, ())
     local = local_path(checkpoint["uri"])
     if checkpoint["format"] == "full" and local is not None:
         check_files(checkpoint, local, checkpoint["files"])
@@ -109,30 +130,10 @@ def fetch_whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> P
                     (scratch / "training" / path.name).symlink_to(path)
             if checkpoint["format"] == "lora":
                 (scratch / "training/adapter").symlink_to(own / WEIGHTS / "adapter")
-                base = _base_folder(checkpoint, lookup, cache_folder, ())
+                base = fetch_base(checkpoint, lookup, cache_folder, ())
                 (scratch / "training/base").symlink_to(base)
     _touch(target)
     return target
-
-
-def check_files(checkpoint: Checkpoint, folder: Path, files: Iterable[CheckpointFile]) -> None:
-    """Check files below a version's folder against their digests.
-
-    Raises:
-        VersionRejected: a file is missing, is a link, or differs from the published one.
-    """
-    name = name_of(checkpoint)
-    for file in files:
-        path = folder / file["path"]
-        if any((folder / part).is_symlink() for part in _prefixes(file["path"])):
-            raise VersionRejected(f"{name}: {path} is a symbolic link, which may lead out of the version's folder")
-        try:
-            with path.open("rb") as stream:
-                actual = hashlib.file_digest(stream, "sha256").hexdigest()
-        except OSError as error:
-            raise VersionRejected(f"{name}: {path} cannot be read: {error.strerror}") from error
-        if actual != file["sha256"]:
-            raise VersionRejected(f"{name}: {file['path']} has sha256 {actual}, its event has {file['sha256']}")
 
 
 def prune_cache(cache_folder: Path, limit_bytes: int, keep: Collection[Path]) -> None:
@@ -149,23 +150,6 @@ def prune_cache(cache_folder: Path, limit_bytes: int, keep: Collection[Path]) ->
         if not any(folder == kept or folder in kept.parents for kept in keep):
             shutil.rmtree(folder)
             total -= sizes[folder]
-
-
-def _check(checkpoint: Checkpoint, trusted_keys: Sequence[str]) -> None:
-    check_paths(checkpoint)
-    check_signature(checkpoint, trusted_keys)
-    if checkpoint["removed_at_us"] is not None:
-        raise VersionRejected(f"{name_of(checkpoint)}: its files were removed: {checkpoint['removal_reason']}")
-    if checkpoint["format"] not in ("full", "lora", "delta"):
-        raise VersionRejected(f"{name_of(checkpoint)}: the format '{checkpoint['format']}' is unknown")
-
-
-def _base_folder(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path, trusted_keys: Sequence[str]) -> Path:
-    number = checkpoint["base_version"]
-    base = None if number is None or number >= checkpoint["version"] else lookup(checkpoint["model"], number)
-    if base is None:
-        raise VersionRejected(f"{name_of(checkpoint)}: its base, version {number}, is not published")
-    return fetch_version(base, lookup, cache_folder, trusted_keys=trusted_keys)
 
 
 def _complete(checkpoint: Checkpoint, own: Path, base: Path, target: Path) -> None:
@@ -195,9 +179,9 @@ def _files(checkpoint: Checkpoint, cache_folder: Path, roles: Collection[str]) -
         return folder / WEIGHTS if in_part else folder
     check_files(checkpoint, folder, needed)
     if in_part:
-        _check_unlisted(checkpoint, folder / WEIGHTS, f"{WEIGHTS}/")
+        check_unlisted(checkpoint, folder / WEIGHTS, f"{WEIGHTS}/")
         return folder / WEIGHTS
-    _check_unlisted(checkpoint, folder, "")
+    check_unlisted(checkpoint, folder, "")
     if len(needed) == len(checkpoint["files"]):
         return folder
     return _linked(checkpoint, folder, needed, cache_folder)
@@ -242,24 +226,6 @@ def _downloaded(checkpoint: Checkpoint, cache_folder: Path, files: Sequence[Chec
             part.unlink(missing_ok=True)
     _touch(target)
     return target
-
-
-def _check_unlisted(checkpoint: Checkpoint, folder: Path, prefix: str) -> None:
-    """Reject what a loader might take for a file of the version."""
-    listed = {file["path"] for file in checkpoint["files"]}
-    found = folder.rglob("*") if prefix else folder.iterdir()
-    unlisted = sorted(path.name for path in found if path.is_file() and _below(path, folder, prefix) not in listed)
-    if unlisted:
-        raise VersionRejected(f"{name_of(checkpoint)}: its event does not list {', '.join(unlisted)}")
-
-
-def _below(path: Path, folder: Path, prefix: str) -> str:
-    return prefix + path.relative_to(folder).as_posix()
-
-
-def _prefixes(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def _linked(checkpoint: Checkpoint, folder: Path, files: Iterable[CheckpointFile], cache_folder: Path) -> Path:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
 from stepstream.config import Settings
@@ -71,6 +72,10 @@ class CheckpointWatcher:
 
     def _follow(self, versions: VersionFollower) -> None:
         source = VersionSource(self._settings, versions.checkpoint, serves_adapters=self._worker.serves_adapters)
+        with closing(source):
+            self._load_decided(versions, source)
+
+    def _load_decided(self, versions: VersionFollower, source: VersionSource) -> None:
         self._publish_status("starting")
         has_logged_waiting = False
         while not self._stopping.is_set():

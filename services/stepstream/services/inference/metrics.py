@@ -24,3 +24,8 @@ SWAP_SECONDS = Histogram(
     buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60),
 )
 REFUSED = Counter("stepstream_inference_refused_checkpoints", "Checkpoints that failed their checks.")
+FETCHES = Counter(
+    "stepstream_inference_fetches",
+    "Versions fetched, by way (memory, files) and reason for files; docs/versions.md lists the reasons.",
+    ["way", "reason"],
+)

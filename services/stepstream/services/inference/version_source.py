@@ -1,16 +1,21 @@
-"""Fetch the verified files of versions for an inference worker, and keep its cache within its limit."""
+"""Get the verified files of versions for an inference worker, from memory or files; bound its cache."""
 
+import logging
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepstream.config import Settings
+from stepstream.services.inference import metrics
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.topics.events import Checkpoint, Track
-from stepstream.versions.fetch import Lookup, fetch_adapter, fetch_version, prune_cache
-from stepstream.versions.layout import VersionRejected
+from stepstream.versions.fetch import Lookup, fetch_adapter, fetch_base, fetch_version, prune_cache
+from stepstream.versions.layout import VersionRejected, name_of
+from stepstream.versions.shared_memory import NotShared, SharedVersionReader
 from stepstream.versions.signing import BadKey
 
+_log = logging.getLogger(__name__)
 _RECENT = 8
 
 
@@ -22,10 +27,12 @@ class VersionFiles:
     """In Hugging Face form; the base's if `adapter` is set."""
     adapter: Path | None = None
     """Adapters in PEFT's form; None: `weights` are the version's own."""
+    weights_event: str = field(default="", compare=False)
+    """Id of the event that published `weights`."""
 
 
 class VersionSource:
-    """Fetches versions. Use it from one thread; its calls block for downloads and digests."""
+    """Gets versions. Use it from one thread; its calls block for downloads and digests."""
 
     def __init__(self, settings: Settings, lookup: Lookup, *, serves_adapters: bool) -> None:
         """Look for files.
@@ -39,29 +46,77 @@ class VersionSource:
         self._cache_folder = settings.paths.data.absolute() / "version-cache" / settings.inference.worker_id
         self._lookup = lookup
         self._serves_adapters = serves_adapters
+        self._shared = SharedVersionReader(settings.paths.shared_memory)
         self._held: dict[Track, VersionFiles] = {}
         self._recent: deque[VersionFiles] = deque(maxlen=_RECENT)
 
     def fetch(self, checkpoint: Checkpoint) -> VersionFiles:
-        """Return the verified files of a version.
+        """Return the verified files of a version, from the memory of a learner on this machine if it shares them.
 
         Raises:
             CheckpointRefusedError: a file is missing, differs, or is not in the event, or no trusted key signed it.
         """
-        keys = self._inference.trusted_keys
+        self._free_memory()
         try:
-            if checkpoint["format"] == "lora" and self._serves_adapters:
-                files = VersionFiles(*fetch_adapter(checkpoint, self._lookup, self._cache_folder, trusted_keys=keys))
-            else:
-                files = VersionFiles(fetch_version(checkpoint, self._lookup, self._cache_folder, trusted_keys=keys))
+            try:
+                files = self._take_shared(checkpoint)
+                metrics.FETCHES.labels("memory", "").inc()
+            except NotShared as missing:
+                if missing.reason in ("differs", "unsafe"):
+                    _log.warning("%s: reading its files instead of memory: %s", name_of(checkpoint), missing)
+                files = self._fetch_files(checkpoint)
+                metrics.FETCHES.labels("files", missing.reason).inc()
         except (VersionRejected, BadKey) as error:
             raise CheckpointRefusedError(str(error)) from error
         self._recent.append(files)
         kept = [*self._held.values(), *self._recent]
-        folders = [folder for one in kept for folder in (one.weights, one.adapter) if folder is not None]
-        prune_cache(self._cache_folder, self._inference.version_cache_bytes, folders)
+        prune_cache(self._cache_folder, self._inference.version_cache_bytes, _folders(kept))
         return files
 
     def hold(self, track: Track, files: VersionFiles) -> None:
         """Keep the files of the version that a track serves: an engine may read them again."""
         self._held[track] = files
+        self._free_memory()
+
+    def close(self) -> None:
+        """Free the memory of all versions; no engine loads any more."""
+        self._shared.close()
+
+    def _take_shared(self, checkpoint: Checkpoint) -> VersionFiles:
+        if not self._held:
+            # An engine may read the folder that it started with at any time, and a start is slow anyway.
+            raise NotShared("start")
+        keys = self._inference.trusted_keys
+        if checkpoint["format"] != "lora":
+            return VersionFiles(self._shared.take(checkpoint, keys), None, checkpoint["event_id"])
+        if not self._serves_adapters:
+            raise NotShared("merged")
+        adapter = self._shared.take(checkpoint, keys) / "adapter"
+        known, event = self._base(checkpoint)
+        weights = known or fetch_base(checkpoint, self._lookup, self._cache_folder, keys)
+        return VersionFiles(weights, adapter, event)
+
+    def _fetch_files(self, checkpoint: Checkpoint) -> VersionFiles:
+        keys, cache = self._inference.trusted_keys, self._cache_folder
+        if checkpoint["format"] != "lora" or not self._serves_adapters:
+            weights = fetch_version(checkpoint, self._lookup, cache, trusted_keys=keys)
+            return VersionFiles(weights, None, checkpoint["event_id"])
+        known, event = self._base(checkpoint)
+        weights, adapter = fetch_adapter(checkpoint, self._lookup, cache, trusted_keys=keys, base=known)
+        return VersionFiles(weights, adapter, event)
+
+    def _base(self, checkpoint: Checkpoint) -> tuple[Path | None, str]:
+        """Return the folder of the weights below adapters if a track serves them, so were verified; and their event."""
+        base = self._lookup(checkpoint["model"], checkpoint["base_version"] or 0)
+        event = "" if base is None else base["event_id"]
+        in_use = (files.weights for files in self._held.values() if event and files.weights_event == event)
+        return next(in_use, None), event
+
+    def _free_memory(self) -> None:
+        """Free all but what the tracks serve, and recent adapters, which vLLM may read again."""
+        recent = [files for files in self._recent if files.adapter is not None]
+        self._shared.keep(_folders([*self._held.values(), *recent]))
+
+
+def _folders(kept: Collection[VersionFiles]) -> list[Path]:
+    return [folder for one in kept for folder in (one.weights, one.adapter) if folder is not None]

@@ -1,0 +1,133 @@
+"""Check a version: its event, the digests of its files, and that its folder has no other files."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stepstream.topics.events import Checkpoint, CheckpointFile, new_checkpoint_file
+from stepstream.versions.layout import (
+    INDEX,
+    SERVED_ROLES,
+    WEIGHTS,
+    VersionRejected,
+    check_paths,
+    index_of,
+    name_of,
+    role_of,
+    weights_sha256,
+)
+from stepstream.versions.signing import check_signature
+
+_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
+"""Files hashed side by side: a thread hashes 0.5 to 2 GB a second, far less than memory gives."""
+
+
+def check_version(checkpoint: Checkpoint, trusted_keys: Sequence[str]) -> None:
+    """Check an event, without its files.
+
+    Raises:
+        VersionRejected: a path leaves the folder, no trusted key signed it, it was removed, or its form is unknown.
+    """
+    check_paths(checkpoint)
+    check_signature(checkpoint, trusted_keys)
+    if checkpoint["removed_at_us"] is not None:
+        raise VersionRejected(f"{name_of(checkpoint)}: its files were removed: {checkpoint['removal_reason']}")
+    if checkpoint["format"] not in ("full", "lora", "delta"):
+        raise VersionRejected(f"{name_of(checkpoint)}: the format '{checkpoint['format']}' is unknown")
+
+
+def check_files(checkpoint: Checkpoint, folder: Path, files: Iterable[CheckpointFile]) -> None:
+    """Check files below a version's folder against their digests.
+
+    Raises:
+        VersionRejected: a file is missing, is a link, or differs from the published one.
+    """
+    name, expected = name_of(checkpoint), list(files)
+    for file in expected:
+        if any((folder / part).is_symlink() for part in _prefixes(file["path"])):
+            raise VersionRejected(
+                f"{name}: {folder / file['path']} is a symbolic link, which may lead out of the version's folder"
+            )
+    actual = _digests(name, [folder / file["path"] for file in expected])
+    for file, digest in zip(expected, actual, strict=True):
+        if digest != file["sha256"]:
+            raise VersionRejected(f"{name}: {file['path']} has sha256 {digest}, its event has {file['sha256']}")
+
+
+def check_unlisted(checkpoint: Checkpoint, folder: Path, prefix: str, also: Iterable[str] = ()) -> None:
+    """Check that a loader finds no file that the event does not list.
+
+    Args:
+        checkpoint: the version.
+        folder: folder that a loader reads.
+        prefix: its path below the version's folder, with `/`; empty: the version's folder itself.
+        also: paths that the event need not list.
+
+    Raises:
+        VersionRejected: there is such a file.
+    """
+    listed = {file["path"] for file in checkpoint["files"]} | set(also)
+    found = folder.rglob("*") if prefix else folder.iterdir()
+    unlisted = sorted(
+        path.name for path in found if path.is_file() and prefix + path.relative_to(folder).as_posix() not in listed
+    )
+    if unlisted:
+        raise VersionRejected(f"{name_of(checkpoint)}: its event does not list {', '.join(unlisted)}")
+
+
+def check_complete(checkpoint: Checkpoint, folder: Path) -> None:
+    """Check a folder with the complete `weights/` of a version, also of one that is published as a delta.
+
+    Raises:
+        VersionRejected: a file is missing, differs from the version's, or is none of them.
+    """
+    prefix = f"{WEIGHTS}/"
+    roles = {"tokenizer", "config", "adapter"} if checkpoint["format"] != "full" else SERVED_ROLES
+    check_files(checkpoint, folder, [file for file in checkpoint["files"] if role_of(file) in roles])
+    rebuilt: list[str] = []
+    if checkpoint["format"] == "delta":
+        rebuilt = [INDEX, *sorted(path.name for path in (folder / WEIGHTS).glob("*.safetensors"))]
+        _check_rebuilt(checkpoint, folder / WEIGHTS, rebuilt[1:])
+    check_unlisted(checkpoint, folder / WEIGHTS, prefix, [prefix + name for name in rebuilt])
+
+
+def _check_rebuilt(checkpoint: Checkpoint, weights: Path, names: Sequence[str]) -> None:
+    """Check the weights of a delta by the digest of the whole, and their index by its content."""
+    name, files = name_of(checkpoint), [weights / each for each in names]
+    if any(file.is_symlink() for file in files):
+        raise VersionRejected(f"{name}: {weights} has a symbolic link")
+    digests = _digests(name, files)
+    digest = weights_sha256(
+        new_checkpoint_file(path=f"{WEIGHTS}/{each}", sha256=sha256, size_bytes=0, role="weights")
+        for each, sha256 in zip(names, digests, strict=True)
+    )
+    if digest != checkpoint["weights_sha256"]:
+        raise VersionRejected(f"{name}: its weights have sha256 {digest}, its event has {checkpoint['weights_sha256']}")
+    try:
+        is_right = (weights / INDEX).read_bytes() == index_of(files)
+    except (OSError, ValueError) as error:
+        raise VersionRejected(f"{name}: {weights / INDEX} cannot be checked: {error}") from error
+    if not is_right:
+        raise VersionRejected(f"{name}: {weights / INDEX} is not the index of its files")
+
+
+def _digests(name: str, files: Sequence[Path]) -> list[str]:
+    if len(files) == 1 or _THREADS == 1:
+        return [_digest(name, file) for file in files]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda file: _digest(name, file), files))
+
+
+def _digest(name: str, file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise VersionRejected(f"{name}: {file} cannot be read: {error.strerror}") from error
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
