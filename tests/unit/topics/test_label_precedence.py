@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from label_runs import Run
 from labelled_records import group_of, labelled
 
-from stepstream.jobs.labels.state import name_of
+from stepstream.jobs.labels.trajectory_store import name_of
 from stepstream.jobs.statistics.fold import JOB, MeasureFold
 from stepstream.topics.label_precedence import label_precedence
 

@@ -12,9 +12,10 @@ from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryP
 from stepstream.jobs.labels import VERSION
 from stepstream.jobs.labels.build_label import REOPENED
 from stepstream.jobs.labels.publish import LabelPublisher
-from stepstream.jobs.labels.state import DAY_MS, LabelState, name_of
+from stepstream.jobs.labels.state import DAY_MS, LabelState
 from stepstream.jobs.labels.timeouts import Timeouts
 from stepstream.jobs.labels.trajectory_state import TrajectoryState, source_of
+from stepstream.jobs.labels.trajectory_store import name_of
 from stepstream.jobs.rewards.counted_feedback import is_too_late
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.spec_lookup import SpecLookup
@@ -76,9 +77,9 @@ class LabelFold:
             trajectory.curate(cast(Curation, event), record.timestamp_ms)
         else:
             trajectory.close(cast(TrajectoryClosed, event))
-            if not trajectory.steps:
+            if not trajectory.indices:
                 self._state.remove_waiting(name, changes)
-                feedback, holds = len(trajectory.feedback), len(trajectory.holds)
+                feedback, holds = trajectory.feedback_count, len(trajectory.holds)
                 reason = f"closed trajectory has no saved step; it has {feedback} feedback events and {holds} holds"
                 out.dead_letter(record, InvalidRecord("invalid", reason), counts=False)
 
@@ -87,7 +88,7 @@ class LabelFold:
         for name, (trajectory, record) in self._touched.items():
             self._keep(name, trajectory, changes)
             # Once later steps have come, one revision withdraws the label until the next closure.
-            if trajectory.is_closed or (trajectory.revision and not trajectory.withdrawn and trajectory.steps):
+            if trajectory.is_closed or (trajectory.revision and not trajectory.withdrawn and trajectory.indices):
                 try:
                     self._publisher.publish(name, trajectory, changes, out)
                 except InvalidRecord as error:
@@ -140,6 +141,7 @@ class LabelFold:
     ) -> None:
         index = step["step_index"]
         begins = trajectory.owner is None
+        self._state.load_step(name, trajectory, index, changes)
         outcome, replaced = trajectory.add_step(step, record.offset, record.timestamp_ms)
         if begins:
             self._drop_foreign_feedback(name, trajectory, record, changes, out)
@@ -154,7 +156,7 @@ class LabelFold:
             out.count(metrics.SUPERSEDED.labels(record.topic, outcome))
             return
         if replaced is not None:
-            if replaced[1] == trajectory.steps[str(index)][1]:
+            if replaced[1] == trajectory.steps[index][1]:
                 out.count(metrics.SUPERSEDED.labels(record.topic, "older"))
             elif replaced[4]:
                 out.count(metrics.SUPERSEDED.labels(record.topic, "retried"))
@@ -177,6 +179,7 @@ class LabelFold:
         if trajectory.is_foreign(feedback["tenant"]):
             raise _foreign_tenant()
         source = source_of(feedback)
+        self._state.load_feedback(name, trajectory, source, changes)
         known = trajectory.feedback.get(source)
         if not trajectory.add_feedback(feedback, record.timestamp_ms):
             out.count(metrics.DUPLICATES.labels(record.topic))
@@ -197,6 +200,7 @@ class LabelFold:
         self, name: bytes, trajectory: TrajectoryState, first: Record, changes: Changes, out: Outputs
     ) -> None:
         """Dead-letter the feedback of other tenants that came before the first step."""
+        self._state.load_all(name, trajectory, changes)
         tenants = {source: entry["tenant"] for source, entry in trajectory.feedback.items()}
         for source, position in trajectory.drop_foreign_feedback().items():
             self._state.delete_demonstration(name, source, changes)

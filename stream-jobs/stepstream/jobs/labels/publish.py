@@ -43,6 +43,7 @@ class LabelPublisher:
         if policy.erased and not trajectory.erased:
             self._erase(name, trajectory, changes, out)
             return
+        self._state.load_all(name, trajectory, changes)
         versioned = self._specs.of(environment, agent)
         counted = count_feedback(versioned.spec, trajectory.signals, trajectory.closed_ms)
         demonstrations = unretracted_demonstrations(trajectory.feedback.values())
@@ -65,7 +66,7 @@ class LabelPublisher:
     def _erase(self, name: bytes, trajectory: TrajectoryState, changes: Changes, out: Outputs) -> None:
         """Delete the content of a trajectory, and publish a last revision without content."""
         steps = self._state.steps(name, trajectory, changes)
-        self._state.delete_content(name, trajectory, changes)
+        self._state.delete_content(name, trajectory, changes)  # loads all entries
         trajectory.erase()
         digest = trajectory.inputs_digest("", [], {"erased": True})
         if trajectory.revision and trajectory.label_event_id(JOB, trajectory.revision, digest) == trajectory.label_id:
@@ -120,7 +121,7 @@ class LabelPublisher:
 
 def _given_up(trajectory: TrajectoryState, versioned: VersionedSpec, counted: CountedFeedback) -> list[str]:
     """Return the missing reward components for which the job no longer waits."""
-    missing = counted.missing(versioned.spec, map(int, trajectory.steps))
+    missing = counted.missing(versioned.spec, trajectory.indices)
     return [component for component in missing if component in trajectory.given_up]
 
 

@@ -1,16 +1,17 @@
 """Save the trajectories of one partition: their `TrajectoryState`, steps and demonstrations.
 
-Each trajectory has a short name (`name_of`). Steps, and feedback with a demonstration, are saved as the encrypted
-records that came. Two indexes list the trajectories that wait for a timeout, and those that closed on each day.
+Each trajectory has a short name (`name_of`). `TrajectoryStore` saves its state. Steps, and feedback with a
+demonstration, are saved as the encrypted records that came. Two indexes list the trajectories that wait for a timeout,
+and those that closed on each day.
 """
 
-import hashlib
 import struct
 from collections.abc import Iterable, Iterator
 from typing import cast
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
+from stepstream.jobs.labels.trajectory_store import TrajectoryStore, name_of
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.topics.catalogue import GOVERNED_FEEDBACK, GOVERNED_STEPS
@@ -18,7 +19,7 @@ from stepstream.topics.events import Feedback, Step
 
 DAY_MS = 24 * 3600 * 1000
 
-_TRAJECTORY, _STEP, _DEMONSTRATION, _WAITING, _EXPIRY = b"h", b"s", b"d", b"o", b"x"
+_STEP, _DEMONSTRATION, _WAITING, _EXPIRY = b"s", b"d", b"o", b"x"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 _CACHED_STEPS = 500
@@ -30,6 +31,7 @@ class LabelState:
 
     def __init__(self, state: PartitionState, codec: Decoder) -> None:
         self._state, self._codec = state, codec
+        self._store = TrajectoryStore()
         self._trajectories: dict[bytes, TrajectoryState] = {}
         self._steps: dict[bytes, Step] = {}
 
@@ -42,16 +44,27 @@ class LabelState:
 
     def saved(self, name: bytes, changes: Changes) -> TrajectoryState | None:
         """Return a saved trajectory without caching it; None: none is saved."""
-        packed = changes.get(_TRAJECTORY + name)
-        return self._trajectories.get(name) or (None if packed is None else TrajectoryState.unpack(packed))
+        return self._trajectories.get(name) or self._store.head(name, changes)
 
     def names(self) -> list[bytes]:
         """Return the names of all saved trajectories."""
-        return [name for name, _ in self._state.scan(_TRAJECTORY)]
+        return self._store.names(self._state)
+
+    def load_step(self, name: bytes, trajectory: TrajectoryState, index: int, changes: Changes) -> None:
+        """Load the entry of a step, if there is one."""
+        self._store.load_step(name, trajectory, index, changes)
+
+    def load_feedback(self, name: bytes, trajectory: TrajectoryState, source: str, changes: Changes) -> None:
+        """Load the entry of the feedback of a source event, if there is one."""
+        self._store.load_feedback(name, trajectory, source, changes)
+
+    def load_all(self, name: bytes, trajectory: TrajectoryState, changes: Changes | None = None) -> None:
+        """Load all entries of a trajectory, by default as last written."""
+        self._store.load_all(name, trajectory, changes or self._state)
 
     def put(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
         """Save a trajectory."""
-        changes.put(_TRAJECTORY + name, trajectory.pack())
+        self._store.put(name, trajectory, changes)
 
     def step(self, name: bytes, index: int, changes: Changes) -> Step:
         """Return a saved step, decoded."""
@@ -60,7 +73,7 @@ class LabelState:
 
     def steps(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> list[Step]:
         """Return the steps of a trajectory in order of their index."""
-        return [self.step(name, index, changes) for index in sorted(map(int, trajectory.steps))]
+        return [self.step(name, index, changes) for index in trajectory.indices]
 
     def stored_step(self, name: bytes, index: int, changes: Changes) -> bytes | None:
         """Return the record of a step as it came; None: not saved."""
@@ -88,7 +101,8 @@ class LabelState:
 
     def delete_content(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
         """Delete the steps and demonstrations of a trajectory."""
-        for index in map(int, trajectory.steps):
+        self.load_all(name, trajectory, changes)
+        for index in trajectory.indices:
             key = _step_key(name, index)
             changes.delete(key)
             self._steps.pop(key, None)
@@ -98,7 +112,7 @@ class LabelState:
 
     def release_steps(self, name: bytes, trajectory: TrajectoryState) -> None:
         """Remove the steps of a trajectory from the cache."""
-        for index in map(int, trajectory.steps):
+        for index in trajectory.indices:
             self._steps.pop(_step_key(name, index), None)
 
     def trim(self) -> None:
@@ -125,10 +139,7 @@ class LabelState:
 
     def waiting_trajectory(self, name: bytes) -> TrajectoryState | None:
         """Return a waiting trajectory as last written; None: it does not wait."""
-        packed = self._state.get(_TRAJECTORY + name)
-        if packed is None or self._state.get(_WAITING + name) is None:
-            return None
-        return TrajectoryState.unpack(packed)
+        return None if self._state.get(_WAITING + name) is None else self._store.head(name, self._state)
 
     def add_expiry(self, day: int, name: bytes, changes: Changes) -> None:
         """Record the day from which the retention period of a trajectory counts."""
@@ -144,15 +155,12 @@ class LabelState:
             if _DAY.unpack_from(entry)[0] >= day:
                 break
             name = entry[_DAY.size :]
-            self.delete_content(name, self.trajectory(name, "", changes), changes)
-            for key in (_EXPIRY + entry, _TRAJECTORY + name, _WAITING + name):
+            trajectory = self.trajectory(name, "", changes)
+            self.delete_content(name, trajectory, changes)
+            self._store.delete(name, trajectory, changes)
+            for key in (_EXPIRY + entry, _WAITING + name):
                 changes.delete(key)
             del self._trajectories[name]
-
-
-def name_of(identity: str) -> bytes:
-    """Return a name of fixed length for the id of a trajectory or an event."""
-    return hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _step_key(name: bytes, index: int) -> bytes:

@@ -37,11 +37,11 @@ class Timeouts:
 
     def update(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
         """Start or stop waiting for a trajectory, according to its state."""
-        if trajectory.is_settled and not self._component_deadlines(trajectory):
+        if trajectory.is_settled and not self._component_deadlines(name, trajectory, changes):
             self._state.remove_waiting(name, changes)
         else:
             self._state.add_waiting(name, changes)
-            self._schedule(name, trajectory)
+            self._schedule(name, trajectory, changes)
 
     def due(self, now_ms: int) -> bool:
         """Return True if a deadline has passed."""
@@ -52,15 +52,15 @@ class Timeouts:
         while (name := self._deadlines.next_overdue(now_ms, self._stored_deadline)) is not None:
             trajectory = self._state.waiting_trajectory(name)
             assert trajectory is not None
-            out.emit(CLOSURES, trajectory.trajectory_id, self._decision(trajectory, now_ms))
+            out.emit(CLOSURES, trajectory.trajectory_id, self._decision(name, trajectory, now_ms))
             # If the decision is lost with this state, it is taken again.
             self._deadlines.reschedule(now_ms + int(self._settings.idle_timeout_s * 1000), name)
 
-    def _decision(self, trajectory: TrajectoryState, now_ms: int) -> TrajectoryClosed:
-        deadlines = self._component_deadlines(trajectory) if trajectory.is_closed else {}
-        components = sorted(name for name, deadline_ms in deadlines.items() if deadline_ms <= now_ms)
+    def _decision(self, name: bytes, trajectory: TrajectoryState, now_ms: int) -> TrajectoryClosed:
+        deadlines = self._component_deadlines(name, trajectory)
+        components = sorted(component for component, deadline_ms in deadlines.items() if deadline_ms <= now_ms)
         reason = "waited" if components else self._closing(trajectory)[1]
-        last, count = trajectory.highest_step, len(trajectory.steps)
+        last, count = trajectory.highest_step, len(trajectory.indices)
         return new_trajectory_closed(
             event_id=derived_id(JOB, "closed", trajectory.trajectory_id, reason, last, count, *components),
             occurred_at_us=now_ms * 1000,
@@ -72,35 +72,38 @@ class Timeouts:
             components=components,
         )
 
-    def _schedule(self, name: bytes, trajectory: TrajectoryState) -> None:
-        deadline_ms = self._deadline(trajectory)
+    def _schedule(self, name: bytes, trajectory: TrajectoryState, changes: Changes | None = None) -> None:
+        deadline_ms = self._deadline(name, trajectory, changes)
         if deadline_ms is not None:
             self._deadlines.schedule(deadline_ms, name)
 
     def _stored_deadline(self, name: bytes) -> int | None:
         trajectory = self._state.waiting_trajectory(name)
-        return None if trajectory is None else self._deadline(trajectory)
+        return None if trajectory is None else self._deadline(name, trajectory)
 
-    def _deadline(self, trajectory: TrajectoryState) -> int | None:
+    def _deadline(self, name: bytes, trajectory: TrajectoryState, changes: Changes | None = None) -> int | None:
         if not trajectory.is_closed:
             return self._closing(trajectory)[0]
-        return min(self._component_deadlines(trajectory).values(), default=None)
+        return min(self._component_deadlines(name, trajectory, changes).values(), default=None)
 
     def _closing(self, trajectory: TrajectoryState) -> tuple[int, str]:
         """Return the deadline of an open trajectory (log time, ms), and the reason of its closure."""
-        agent = trajectory.agent if trajectory.steps else ""
+        agent = trajectory.agent if trajectory.first else ""
         idle_ms = int(self._settings.idle_timeout_of(agent) * 1000)
         return trajectory.deadline_ms(idle_ms, int(self._settings.end_grace_s * 1000))
 
-    def _component_deadlines(self, trajectory: TrajectoryState) -> dict[str, int]:
+    def _component_deadlines(
+        self, name: bytes, trajectory: TrajectoryState, changes: Changes | None = None
+    ) -> dict[str, int]:
         """Return the reward components that a closed trajectory waits for, each with its deadline (log time, ms)."""
         if trajectory.erased or not trajectory.is_closed:
             return {}
         spec = self._specs.of(trajectory.environment, trajectory.agent).spec
         if not spec.required:
             return {}
+        self._state.load_all(name, trajectory, changes)
         counted = count_feedback(spec, trajectory.signals, trajectory.closed_ms)
-        missing = counted.missing(spec, map(int, trajectory.steps))
+        missing = counted.missing(spec, trajectory.indices)
         return {
             component.name: trajectory.closed_ms + int((component.wait_s or 0.0) * 1000)
             for component in spec.required

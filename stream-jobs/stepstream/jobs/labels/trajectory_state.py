@@ -1,5 +1,8 @@
 """State of one trajectory: its steps, feedback, ends and decisions. Pure.
 
+The head has everything of constant size. Steps and feedback have an entry each, which `trajectory_store.py` saves and
+loads one by one: `steps` and `feedback` hold the entries in memory, which may be only some.
+
 Events come in any order and more than once. Everything derived from them (the step at an index, the closure, the
 identity of the label) depends on the set of events and not on their order. So state can be rebuilt by reading the
 input topics one after the other. One exception: the owner is the tenant of the first step on the log, and the order of
@@ -8,11 +11,12 @@ one topic is the same in each replay.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
 
+from stepstream.jobs.labels.index_set import IndexSet
 from stepstream.jobs.runtime.record import RecordOrigin
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, TrajectoryEnd
 from stepstream.topics.ids import derived_id
@@ -76,25 +80,42 @@ StepOutcome = Literal["taken", "known", "older", "retried", "conflict", "foreign
 NO_STEP = -1
 
 
+_FORMAT = 2
+"""Format of heads. Heads without a format have all entries; releases that write those refuse this one."""
+_ENTRIES = ("steps", "feedback", "changed_steps", "changed_feedback", "removed_feedback", "indices")
+"""Fields that are not saved in the head as they are."""
+
+
 @dataclass
 class TrajectoryState:
-    """Everything known of one trajectory, except the content of its steps. The fields are the saved format."""
+    """Everything known of one trajectory, except the content of its steps."""
 
     trajectory_id: str
     owner: str | None = None
     """Tenant of the first step on the log; None: no step yet."""
-    steps: dict[str, list[Any]] = field(default_factory=dict)
-    """The event that is the step, by index as text: [event_id, source_event_id, policy_version, job, failed, offset,
-    ids of the tool calls that it made].
+    indices: IndexSet = field(default_factory=IndexSet)
+    """Indices of all its steps."""
+    steps: dict[int, list[Any]] = field(default_factory=dict)
+    """Loaded entries of steps, by index. An entry is the event that is the step: [event_id, source_event_id,
+    policy_version, job, failed, offset, ids of the tool calls that it made].
     """
+    changed_steps: set[int] = field(default_factory=set)
+    """Indices of the entries that are not saved yet."""
     ends: dict[str, list[Any]] = field(default_factory=dict)
     """Events that end the trajectory, by event_id: [end, last step index or -1]."""
     feedback: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Feedback as signals (`signal_of`), by event_id of its source."""
-    early: dict[str, list[Any]] = field(default_factory=dict)
-    """Position of feedback that came before the first step, by event_id of its source: [offset, log time, bytes of its
-    value, their SHA-256].
+    """Loaded entries of feedback, by event_id of its source. An entry is a signal (`signal_of`) with its `slot`. Of
+    feedback that came before the first step, it has the position as `early`: [offset, log time, bytes of its value,
+    their SHA-256].
     """
+    feedback_slots: int = 0
+    """Number of slots for entries of feedback, numbered from 0."""
+    feedback_count: int = 0
+    """Number of entries of feedback."""
+    changed_feedback: set[str] = field(default_factory=set)
+    """Sources of the entries that are not saved yet."""
+    removed_feedback: dict[str, int] = field(default_factory=dict)
+    """Slots of entries to delete, by source."""
     closures: list[list[Any]] = field(default_factory=list)
     """Decisions to close: [event_id, reason, occurred_at_us, highest step index, number of steps or None], without
     those that a later step has made obsolete.
@@ -129,29 +150,39 @@ class TrajectoryState:
     """True if that revision withdraws the label until the next closure, because later steps have come."""
 
     def pack(self) -> bytes:
-        """Return the saved format."""
-        return orjson.dumps(asdict(self))
+        """Return the head."""
+        head = {name: value for name, value in vars(self).items() if name not in _ENTRIES}
+        return orjson.dumps(head | {"format": _FORMAT, "indices": self.indices.ranges()})
 
     @staticmethod
     def unpack(packed: bytes) -> "TrajectoryState":
-        """Read the saved format, also of earlier releases."""
+        """Read a head, also one of earlier releases, which holds all entries: they then count as changed.
+
+        Raises:
+            ValueError: a later release wrote it.
+        """
         fields = orjson.loads(packed)
-        closure = fields.pop("closure", None)
-        trajectory = TrajectoryState(**fields)
-        if closure is not None:  # saved by an earlier release: it covers the steps that were known
-            trajectory.closures = [[*closure, trajectory.highest_step, None]]
-        # States of earlier releases lack the environment, fields of signals, and the tool calls of steps.
-        trajectory.first += [""] * (bool(trajectory.first) and len(trajectory.first) < 5)
-        if trajectory.first and trajectory.owner is None:
-            trajectory.owner = trajectory.first[1]
-        for entry in trajectory.feedback.values():
-            add_missing_fields(entry)
-        for known in trajectory.steps.values():
-            known += [[]] * (7 - len(known))
-        return trajectory
+        match fields.pop("format", 1):
+            case 1:
+                return _unpack_first_format(fields)
+            case 2:
+                return TrajectoryState(**fields | {"indices": IndexSet(fields["indices"])})
+            case later:
+                raise ValueError(f"the state has format {later}, of a later release: run that one, or delete the state")
+
+    def mark_saved(self) -> None:
+        """Record that all entries are saved."""
+        self.changed_steps.clear()
+        self.changed_feedback.clear()
+        self.removed_feedback.clear()
+
+    def release_entries(self) -> None:
+        """Forget the loaded entries, which must be saved."""
+        self.steps.clear()
+        self.feedback.clear()
 
     def add_step(self, step: Step, offset: int, arrived_ms: int) -> tuple[StepOutcome, list[Any] | None]:
-        """Add a step; return its outcome and the entry that it replaces.
+        """Add a step; return its outcome and the entry that it replaces. Its entry must be loaded if there is one.
 
         Several results of one source event: the one under the highest policy version is the step. Several sources for
         one index: an attempt without error wins, then the smallest source id (the earliest, if ids increase with time).
@@ -159,7 +190,7 @@ class TrajectoryState:
         if self.is_foreign(step["tenant"]):
             return "foreign", None
         self.owner = step["tenant"]
-        index = str(step["step_index"])
+        index = step["step_index"]
         source, version, job = origin_of(step)
         calls = [call["call_id"] for call in step["response"]["tool_calls"]]
         entry = [step["event_id"], source, version, job, step["error"] is not None, offset, calls]
@@ -176,6 +207,8 @@ class TrajectoryState:
                 return ("retried" if entry[4] else "conflict"), None
             self.ends.pop(known[0], None)
         self.steps[index] = entry
+        self.changed_steps.add(index)
+        self.indices.add(index)
         if known is None:
             self.closures = [closure for closure in self.closures if not self._is_obsolete(closure)]
         if step["end"] != "open":
@@ -187,33 +220,40 @@ class TrajectoryState:
         return self.owner is not None and tenant != self.owner
 
     def add_early_feedback(self, feedback: Feedback, origin: RecordOrigin) -> None:
-        """Record the position of feedback that came before the first step, for a later dead letter."""
+        """Record the position of added feedback that came before the first step, for a later dead letter."""
         position = [origin.offset, origin.timestamp_ms, origin.value_bytes, origin.value_sha256]
-        self.early[origin_of(feedback)[0]] = position
+        self.feedback[origin_of(feedback)[0]]["early"] = position
 
     def drop_foreign_feedback(self) -> dict[str, list[Any] | None]:
-        """Remove the feedback of other tenants once the first step has set the owner.
+        """Remove the feedback of other tenants once the first step has set the owner. All entries must be loaded.
 
         Returns:
-            Position as in `early`, by event_id of its source; None: not recorded.
+            Position as `early`, by event_id of its source; None: not recorded.
         """
         foreign_sources = [
             source
             for source, entry in self.feedback.items()
             if entry["tenant"] is not None and self.is_foreign(entry["tenant"])
         ]
+        positions: dict[str, list[Any] | None] = {}
         if foreign_sources:
             for source in foreign_sources:
-                self.ends.pop(self.feedback.pop(source)["id"], None)
+                entry = self.feedback.pop(source)
+                positions[source] = entry.get("early")
+                self.ends.pop(entry["id"], None)
+                self.changed_feedback.discard(source)
+                self.removed_feedback[source] = entry["slot"]
+                self.feedback_count -= 1
             ending = [entry for entry in self.feedback.values() if entry["id"] in self.ends]
             self.end_arrived_ms = min((max(1, entry["arrived"]) for entry in ending), default=0)
             self.newest_us = max((entry["at"] for entry in ending), default=0)
-        positions = {source: self.early.get(source) for source in foreign_sources}
-        self.early = {}
         return positions
 
     def add_feedback(self, feedback: Feedback, arrived_ms: int) -> bool:
-        """Add feedback of the owner; return False if it is a duplicate or an older result of its source."""
+        """Add feedback of the owner; return False if it is a duplicate or an older result of its source.
+
+        The entry of its source must be loaded if there is one.
+        """
         source, version, job = origin_of(feedback)
         known = self.feedback.get(source)
         if known is not None:
@@ -221,7 +261,12 @@ class TrajectoryState:
                 return False
             self.ends.pop(known["id"], None)
         first_ms = arrived_ms if known is None else min(known["arrived"], arrived_ms)
-        self.feedback[source] = signal_of(feedback, first_ms)
+        slot = self.feedback_slots if known is None else known["slot"]
+        self.feedback[source] = signal_of(feedback, first_ms) | {"slot": slot}
+        self.changed_feedback.add(source)
+        if known is None:
+            self.feedback_slots += 1
+            self.feedback_count += 1
         self._update_times(0, arrived_ms)
         if feedback["end"] != "open":
             last = feedback["last_step_index"]
@@ -260,10 +305,12 @@ class TrajectoryState:
     def signals(self) -> list[dict[str, Any]]:
         """All feedback. Feedback about a tool call gets the index of the latest step that made the call.
 
-        `NO_STEP`: no step made the call. Such feedback counts neither for a step nor for the whole trajectory.
+        `NO_STEP`: no step made the call. Such feedback counts neither for a step nor for the whole trajectory. All
+        entries must be loaded.
         """
+        calling = {call: index for index in self.indices for call in self.steps[index][6]}
         return [
-            {**entry, "step": self._calling_step(entry["call"])}
+            {**entry, "step": calling.get(entry["call"], NO_STEP)}
             if entry["call"] is not None and entry["step"] is None
             else entry
             for entry in self.feedback.values()
@@ -287,7 +334,7 @@ class TrajectoryState:
     @property
     def highest_step(self) -> int:
         """Highest index of a step; -1: none."""
-        return max(map(int, self.steps), default=-1)
+        return self.indices.highest
 
     @property
     def reported_last_step(self) -> int:
@@ -302,7 +349,7 @@ class TrajectoryState:
     @property
     def is_complete(self) -> bool:
         """True if every step from 0 to the last has come."""
-        return len(self.steps) == self.last_step_index + 1 > 0
+        return len(self.indices) == self.last_step_index + 1 > 0
 
     @property
     def closure(self) -> list[Any] | None:
@@ -311,7 +358,7 @@ class TrajectoryState:
         A decision names the steps that it saw by their number and highest index. Steps are only ever added, so equal
         figures mean the same steps.
         """
-        known = len(self.steps), self.highest_step
+        known = len(self.indices), self.highest_step
         covering = [
             closure[:3]
             for closure in self.closures
@@ -327,7 +374,7 @@ class TrajectoryState:
     @property
     def is_closed(self) -> bool:
         """True if it has at least one step, and has ended or is closed by a decision about the steps known now."""
-        return bool(self.steps) and (self.has_ended or self.closure is not None)
+        return len(self.indices) > 0 and (self.has_ended or self.closure is not None)
 
     @property
     def is_settled(self) -> bool:
@@ -365,14 +412,14 @@ class TrajectoryState:
         return idle, "idle"
 
     def inputs_digest(self, spec: str, signals: Sequence[Mapping[str, Any]], other_inputs: Mapping[str, Any]) -> str:
-        """Return a digest of all inputs of a label: equal inputs give an equal label.
+        """Return a digest of all inputs of a label: equal inputs give an equal label. All entries must be loaded.
 
         Args:
             spec: identity and version of the reward specification.
             signals: feedback that the reward uses.
             other_inputs: further inputs that differ from the default: consent, policy, curation.
         """
-        steps = sorted((index, entry[0]) for index, entry in self.steps.items())
+        steps = sorted((str(index), entry[0]) for index, entry in self.steps.items())
         inputs: list[Any] = [spec, steps, [s["id"] for s in signals], sorted(self.ends), self.closure]
         if other_inputs:
             inputs.append(other_inputs)
@@ -385,10 +432,7 @@ class TrajectoryState:
     def _is_obsolete(self, closure: list[Any]) -> bool:
         """Return True if a step is known that the decision did not see, so that it can never count again."""
         _, _, _, last, count = closure
-        return last < self.highest_step or (count is not None and count < len(self.steps))
-
-    def _calling_step(self, call_id: str) -> int:
-        return max((int(index) for index, entry in self.steps.items() if call_id in entry[6]), default=NO_STEP)
+        return last < self.highest_step or (count is not None and count < len(self.indices))
 
     def _update_owner(self, step: Step) -> None:
         first = [step["step_index"], step["tenant"], step["agent"], step["occurred_at_us"], step["environment"]]
@@ -408,3 +452,25 @@ class TrajectoryState:
 
 def _version(entry: list[Any]) -> tuple[int, str, str]:
     return entry[2], entry[3], entry[0]
+
+
+def _unpack_first_format(fields: dict[str, Any]) -> TrajectoryState:
+    """Read the format of earlier releases: one record with all steps and feedback."""
+    closure, early = fields.pop("closure", None), fields.pop("early", {})
+    steps, feedback = fields.pop("steps"), fields.pop("feedback")
+    trajectory = TrajectoryState(**fields)
+    for index, known in steps.items():
+        trajectory.steps[int(index)] = known + [[]] * (7 - len(known))  # the first releases lack tool calls
+        trajectory.indices.add(int(index))
+    for slot, (source, entry) in enumerate(sorted(feedback.items())):
+        add_missing_fields(entry)
+        position = {"early": early[source]} if source in early else {}
+        trajectory.feedback[source] = entry | {"slot": slot} | position
+    trajectory.feedback_slots = trajectory.feedback_count = len(feedback)
+    trajectory.changed_steps, trajectory.changed_feedback = set(trajectory.steps), set(feedback)
+    if closure is not None:  # it covers the steps that were known
+        trajectory.closures = [[*closure, trajectory.highest_step, None]]
+    trajectory.first += [""] * (bool(trajectory.first) and len(trajectory.first) < 5)  # the environment
+    if trajectory.first and trajectory.owner is None:
+        trajectory.owner = trajectory.first[1]
+    return trajectory

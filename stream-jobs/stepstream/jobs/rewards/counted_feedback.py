@@ -95,9 +95,9 @@ def newest(signals: Iterable[Signal]) -> Signal | None:
     return max(signals, key=lambda signal: (signal["at"], signal["id"]), default=None)
 
 
-def feedback_about_step(signals: Iterable[Signal], index: int) -> Signal | None:
-    """Return the newest signal about the whole step; else the mean over its tool calls of the newest of each."""
-    about = sorted((s for s in signals if s["step"] == index), key=lambda signal: (signal["at"], signal["id"]))
+def feedback_about_step(signals: Iterable[Signal]) -> Signal | None:
+    """Return the newest of a step's signals about the whole step; else the mean over its tool calls of their newest."""
+    about = sorted(signals, key=lambda signal: (signal["at"], signal["id"]))
     whole = [signal for signal in about if signal.get("call") is None]
     if whole or not about:
         return newest(whole)

@@ -15,7 +15,7 @@ adds the last Φ itself, and one with another γ does not train on the shaping (
 from collections.abc import Iterable, Sequence
 
 from stepstream.jobs.rewards.builtin_components import aggregate_steps, measure
-from stepstream.jobs.rewards.counted_feedback import CountedFeedback, feedback_about_step, newest
+from stepstream.jobs.rewards.counted_feedback import CountedFeedback, Signal, feedback_about_step, newest
 from stepstream.jobs.rewards.guards import apply_guards
 from stepstream.jobs.rewards.spec import BUILTIN_SOURCES, Builtin, Component, RewardSpec
 from stepstream.topics.events import RewardComponent, Step, new_reward_component
@@ -106,7 +106,10 @@ def _read_feedback(component: Component, steps: Sequence[Step], counted: Counted
     if component.level == "trajectory":
         chosen = [*[None] * (len(steps) - 1), newest(signal for signal in signals if signal["step"] is None)]
     else:
-        chosen = [feedback_about_step(signals, step["step_index"]) for step in steps]
+        of_step: dict[int | None, list[Signal]] = {}
+        for signal in signals:
+            of_step.setdefault(signal["step"], []).append(signal)
+        chosen = [feedback_about_step(of_step.get(step["step_index"], ())) for step in steps]
     return [
         None if signal is None else _Measurement(signal["value"], signal["source"], signal["id"]) for signal in chosen
     ]

@@ -15,7 +15,8 @@ import orjson
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
-from stepstream.jobs.labels.trajectory_state import TrajectoryState
+from stepstream.jobs.labels.trajectory_state import TrajectoryState, source_of
+from stepstream.jobs.labels.trajectory_store import TrajectoryStore, name_of
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
@@ -34,7 +35,7 @@ NAME = "verify"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 
-_TRAJECTORY, _STEP, _DONE, _EXPIRY = b"h", b"s", b"v", b"x"
+_STEP, _DONE, _EXPIRY = b"s", b"v", b"x"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 _DAY_MS = 24 * 3600 * 1000
@@ -81,29 +82,35 @@ class VerifyFold:
         keep_days: int,
     ) -> None:
         self._state, self._codec, self._policies = state, codec, policies
+        self._store = TrajectoryStore()
         self._verifications, self._judges = verifications, judges
         self._keep_days, self._swept_day = keep_days, 0
         self._touched: dict[bytes, tuple[TrajectoryState, Record]] = {}
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Save a step, or record the end of a trajectory."""
-        name = _name(event["trajectory_id"])
+        name = name_of(event["trajectory_id"])
         trajectory = self._load_trajectory(name, event["trajectory_id"], changes)
         if record.topic != CLOSURES and trajectory.is_foreign(event["tenant"]):
             return  # `label` dead-letters it
         if record.topic == GOVERNED_STEPS:
             step = cast(Step, event)
             begins = trajectory.owner is None
+            self._store.load_step(name, trajectory, step["step_index"], changes)
             noted, _ = trajectory.add_step(step, record.offset, record.timestamp_ms)
             if begins:
+                self._store.load_all(name, trajectory, changes)
                 trajectory.drop_foreign_feedback()
             if noted == "taken":
                 assert record.value is not None
                 changes.put(_step_key(name, step["step_index"]), record.value)
         elif record.topic == CLOSURES:
             trajectory.close(cast(TrajectoryClosed, event))
-        elif event["end"] == "open" or not trajectory.add_feedback(cast(Feedback, event), record.timestamp_ms):
-            return  # only feedback that ends a trajectory matters here
+        else:
+            feedback = cast(Feedback, event)
+            self._store.load_feedback(name, trajectory, source_of(feedback), changes)
+            if feedback["end"] == "open" or not trajectory.add_feedback(feedback, record.timestamp_ms):
+                return  # only feedback that ends a trajectory matters here
         self._touched[name] = trajectory, record
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
@@ -115,7 +122,7 @@ class VerifyFold:
                 if trajectory.kept_day < 0:
                     trajectory.kept_day = trajectory.arrived_ms // _DAY_MS
                     changes.put(_EXPIRY + _DAY.pack(trajectory.kept_day) + name, b"")
-            changes.put(_TRAJECTORY + name, trajectory.pack())
+            self._store.put(name, trajectory, changes)
         self._touched.clear()
         if work and not out.replaying:
             self._judge(work, out)
@@ -131,13 +138,9 @@ class VerifyFold:
             if _DAY.unpack_from(entry)[0] >= self._swept_day - self._keep_days:
                 break
             name = entry[_DAY.size :]
-            steps = self._load_trajectory(name, "", changes).steps
-            for key in (
-                _EXPIRY + entry,
-                _TRAJECTORY + name,
-                _DONE + name,
-                *(_step_key(name, int(index)) for index in steps),
-            ):
+            trajectory = self._load_trajectory(name, "", changes)
+            self._store.delete(name, trajectory, changes)
+            for key in (_EXPIRY + entry, _DONE + name, *(_step_key(name, index) for index in trajectory.indices)):
                 changes.delete(key)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
@@ -148,14 +151,15 @@ class VerifyFold:
     ) -> list[_Work]:
         """Return the cases of a closed trajectory that was not judged by the same events."""
         # By source events: governing history again must not judge it again.
-        sources = sorted((index, entry[1]) for index, entry in trajectory.steps.items())
+        self._store.load_all(name, trajectory, changes)
+        sources = sorted((str(index), entry[1]) for index, entry in trajectory.steps.items())
         digest = hashlib.blake2b(orjson.dumps(sources), digest_size=16).hexdigest()
         packed = changes.get(_DONE + name)
         before = None if packed is None else packed.decode()
         if before == digest:
             return []
         changes.put(_DONE + name, digest.encode())
-        stored = [changes.get(_step_key(name, index)) for index in sorted(map(int, trajectory.steps))]
+        stored = [changes.get(_step_key(name, index)) for index in trajectory.indices]
         steps = [cast(Step, self._codec.decode(GOVERNED_STEPS, value)) for value in stored]
         first = steps[0]
         policy = self._policies.of(first["tenant"], first["agent"], trajectory.users, first["occurred_at_us"])
@@ -193,8 +197,7 @@ class VerifyFold:
         touched = self._touched.get(name)
         if touched is not None:
             return touched[0]
-        packed = changes.get(_TRAJECTORY + name)
-        return TrajectoryState(trajectory_id) if packed is None else TrajectoryState.unpack(packed)
+        return self._store.head(name, changes) or TrajectoryState(trajectory_id)
 
 
 def _feedback(work: _Work, verdict: Verdict) -> Feedback:
@@ -234,8 +237,3 @@ def _event_id(work: _Work, index: int | None, digest: str) -> str:
 
 def _step_key(name: bytes, index: int) -> bytes:
     return _STEP + name + _INDEX.pack(index)
-
-
-def _name(trajectory_id: str) -> bytes:
-    """Return a key of fixed length for a trajectory."""
-    return hashlib.blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()

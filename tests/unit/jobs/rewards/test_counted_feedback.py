@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 from reward_cases import signal
 from stream_records import make_steps
@@ -97,10 +98,10 @@ def test_only_a_producer_of_verdicts_may_retract_a_verdict() -> None:
 
 def test_signals_saved_without_a_producer_still_count() -> None:
     """Else a change of the code would take back verdicts that labels were made from."""
-    head = TrajectoryState("t")
-    head.feedback["f"] = verdict(1.0, "test", "verify/1") | {"version": 0, "job": ""}
-    del head.feedback["f"]["producer"]
-    known = TrajectoryState.unpack(head.pack()).feedback.values()
+    saved = verdict(1.0, "test", "verify/1") | {"version": 0, "job": ""}
+    del saved["producer"]
+    head = orjson.dumps({"trajectory_id": "t", "steps": {}, "feedback": {"f": saved}})
+    known = TrajectoryState.unpack(head).feedback.values()
     spec = parse_spec(PAID)
     assert paid(spec, count_feedback(spec, known, 0)) == {"quality": 1.0}
 

@@ -136,7 +136,11 @@ def test_a_late_step_retracts_the_first_verdict() -> None:
     run = fold_run(verification(Scripted(Verdict(0.0), Verdict(1.0))))
     steps = talk(count=3)
     [first] = fed(run, steps[:2], ending(steps=2))
-    [second] = fed(run, steps[2:])
+    assert fed(run, steps[2:]) == []
+    closed = new_trajectory_closed(
+        event_id="c", occurred_at_us=1, trajectory_id="t", reason="idle", last_step_index=2, steps=3, job="label@1"
+    )
+    [(_, _, second)] = run.feed([run.record("closures", closed)])
     assert (first["retracts"], first["value"]) == (None, 0.0)
     assert (second["retracts"], second["value"]) == (first["event_id"], 1.0)
     assert second["event_id"] != first["event_id"]
