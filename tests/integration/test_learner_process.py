@@ -13,6 +13,7 @@ from learner_lab import GROUPS, PER_VERSION, SIZE, UPDATES, LearnerLab
 from stack_fixtures import with_settings
 from waiting import wait_until
 
+from stepstream.cli.alarms import alarms
 from stepstream.cli.models import models, rebuild
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.rows import TABLES, rows
@@ -137,6 +138,33 @@ def test_a_dropped_group_stays_dropped_after_a_restart(lab: LearnerLab) -> None:
         ("half/1", "group_over"),
         ("half/2", "group_over"),
     }
+
+
+def test_a_gap_between_engine_and_learner_is_an_alarm_until_it_closes(lab: LearnerLab) -> None:
+    def set_limit(nats: float) -> None:
+        lab.settings = lab.learner.settings = with_settings(lab.settings, learner={"max_mu_gap": nats})
+
+    def states(*options: str) -> list[tuple[str, int, str]]:
+        listed = json.loads(lab.cli(alarms, "--json", *options).stdout)
+        own = [each for each in listed if each["model"] == lab.model]
+        assert {each["rising"] for each in own} <= {"mu_gap_max"}
+        return [(each["kind"], each["since_version"], each["state"]) for each in own]
+
+    publish_root(lab.settings, lab.base, lab.model)
+    set_limit(1e-3)  # the records' log-probabilities are random
+    lab.produce(*(f"g{number}" for number in range(PER_VERSION)))
+    lab.learner.start()
+    lab.wait_for(1)
+    assert lab.series()["stepstream_learner_gap_alarm"] == 1
+    assert lab.learner.stop() == 0
+    assert states() == [("engine_gap", 0, "raised")]
+    set_limit(1e3)
+    lab.produce(*(f"h{number}" for number in range(PER_VERSION)), versions=(1, 1))
+    lab.learner.start()
+    lab.wait_for(2)
+    assert lab.series()["stepstream_learner_gap_alarm"] == 0
+    assert states() == []
+    assert states("--all") == [("engine_gap", 0, "cleared")]
 
 
 def test_a_new_root_starts_a_lineage_in_a_running_learner(lab: LearnerLab) -> None:

@@ -1,4 +1,4 @@
-"""`stepstream alarms`: list alarms, each raised because a reward rose while a guard metric fell."""
+"""`stepstream alarms`: list alarms: a reward rose while a guard metric fell, or engine and learner differ."""
 
 from datetime import UTC, datetime
 from typing import Any

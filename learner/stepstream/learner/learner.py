@@ -20,12 +20,13 @@ from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.learner import SOURCE, metrics
 from stepstream.learner.data.attempt import Attempt, LogPosition
 from stepstream.learner.data.learning_signal import learning_signal_of
-from stepstream.learner.data.reader import Arrival, Reader, read_decisions
+from stepstream.learner.data.reader import Arrival, Reader, read_alarms, read_decisions
 from stepstream.learner.data.replay_buffer import ReplayBuffer
 from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sampler import sampler_of
 from stepstream.learner.data.sequences import Limits
 from stepstream.learner.decisions import Decider
+from stepstream.learner.gap_alarm import GapAlarm
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import cache_folder
@@ -42,6 +43,7 @@ from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, UpdateInput, new_update_input
 from stepstream.topics.exclusive_producer import Fenced
+from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
 from stepstream.versions.fetch import fetch_whole
 from stepstream.versions.layout import VersionRejected, name_of
@@ -142,6 +144,9 @@ class _Lineage:
         since_us = line[oldest]["occurred_at_us"]
         abandoned = decider.abandoned_attempts(read_decisions(settings.kafka, codec, since_us, stop))
         self._reporter = Reporter(decider, sender)
+        alarms = read_alarms(settings.kafka, codec, stop)
+        self._gap_alarm = GapAlarm(self._config.model, self._config.max_mu_gap, alarms)
+        metrics.GAP_ALARM.set(self._gap_alarm.active is not None)
         self._adapter_base = self._base_of_adapters()
         self._trainer = trainer_for(
             self._folder, self._config, reference_folder(line[-1], self._config, partial(self._fetch, versions))
@@ -288,13 +293,15 @@ class _Lineage:
         )
         self._update_figures.append(figures)
         self._reporter.report_update(number, version, groups, figures, self._trainer.lags)
-        self._check_gap(number, version, figures)
+        self._check_gap(number, version, figures, len(attempts))
 
-    def _check_gap(self, number: int, version: int, figures: dict[str, float]) -> None:
+    def _check_gap(self, number: int, version: int, figures: dict[str, float], trajectories: int) -> None:
         """Warn if the engine's log-probabilities of this version's own tokens are far from the learner's."""
         if warning := gap_warning(figures, version, self._config.max_mu_gap):
             metrics.MU_GAPS.inc()
             log.warning("update %d: %s", number, warning)
+        if alarm := self._gap_alarm.decide(figures, version, trajectories, now_us()):
+            self._reporter.report_alarm(alarm)
 
     def _publish(self) -> None:
         with self._reporter.time("publish"):

@@ -27,6 +27,9 @@ LAG_EFFECTIVE = Gauge(
 MU_GAPS = Counter(
     "stepstream_learner_mu_gaps", "Updates whose `mu_gap_max` exceeded `learner.max_mu_gap`: an engine that differs."
 )
+GAP_ALARM = Gauge(
+    "stepstream_learner_gap_alarm", "1 while the alarm about the gap between engine and learner is active."
+)
 REMOVED = Counter(
     "stepstream_learner_versions_removed", "Versions that lost files by retention: `all`, or `training` only.", ["part"]
 )

@@ -132,7 +132,7 @@ class _Rebuild:
 
     def _repeat_updates(self, checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path) -> None:
         """Repeat the version's updates from the parent's folder and write the result to `target`, with all weights."""
-        config = _on_available_device(parse_configuration(checkpoint["configuration"])[0])
+        config = _for_one_process(parse_configuration(checkpoint["configuration"])[0])
         trainer = Trainer(parent, config, reference_folder(root, config, self._fetch))
         limits = trainer.limits(checkpoint["model"])
         records = self._read(trained_positions([checkpoint], {}))
@@ -187,16 +187,16 @@ def _attempt(records: dict[LogPosition, Any], position: LogPosition, limits: Lim
     return attempt_of(records[position], position, limits)
 
 
-def _on_available_device(config: LearnerSettings) -> LearnerSettings:
-    """Return the settings, with `cpu` as device if this machine lacks the recorded one."""
-    return (
-        config if config.device == "cpu" or torch.cuda.is_available() else config.model_copy(update={"device": "cpu"})
-    )
+def _for_one_process(config: LearnerSettings) -> LearnerSettings:
+    """Return the settings for one process, with `cpu` as device if this machine lacks the recorded one."""
+    lacks = config.device != "cpu" and not torch.cuda.is_available()
+    alone = {"shard_ranks": 0, "sequence_parallel": 1}
+    return config.model_copy(update=alone | ({"device": "cpu"} if lacks else {}))
 
 
 def _result(checkpoint: Checkpoint, sha256: str, apart: float | None) -> Rebuilt:
     config, then = parse_configuration(checkpoint["configuration"])
-    now = arithmetic(_on_available_device(config).device)
+    now = arithmetic(_for_one_process(config).device)
     return Rebuilt(
         model=checkpoint["model"],
         version=checkpoint["version"],

@@ -18,14 +18,14 @@ from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.drop_reasons import Drop
 from stepstream.learner.decisions import Decider, Use
 from stepstream.learner.losses import Bucket
-from stepstream.topics.catalogue import LEARNER_UPDATES, TRAINING_DECISIONS
+from stepstream.topics.catalogue import ALARMS, LEARNER_UPDATES, TRAINING_DECISIONS
 from stepstream.topics.codec import Codec, RegistryUnavailable
-from stepstream.topics.events import LearnerUpdate, TrainingDecision, new_lag_figures
+from stepstream.topics.events import Alarm, LearnerUpdate, TrainingDecision, new_lag_figures
 from stepstream.topics.producer import DeliveryFailed, EventProducer
 
 log = logging.getLogger(__name__)
 
-SentRecord = tuple[str, str, TrainingDecision | LearnerUpdate]
+SentRecord = tuple[str, str, TrainingDecision | LearnerUpdate | Alarm]
 """Topic, key and record."""
 
 _LINGER_MS = 20.0
@@ -103,7 +103,7 @@ class BackgroundSender:
             log.exception("decisions cannot be sent")
             self._fault = fault
 
-    def _send(self, topic: str, key: str, record: TrainingDecision | LearnerUpdate) -> None:
+    def _send(self, topic: str, key: str, record: TrainingDecision | LearnerUpdate | Alarm) -> None:
         while True:
             try:
                 return self._producer.send(topic, key, record)
@@ -194,6 +194,13 @@ class Reporter:
             for attempt in attempts
             for use in uses
         )
+
+    def report_alarm(self, alarm: Alarm) -> None:
+        """Report that an alarm was raised or cleared."""
+        metrics.GAP_ALARM.set(alarm["state"] == "raised")
+        level = logging.WARNING if alarm["state"] == "raised" else logging.INFO
+        log.log(level, "alarm %s: %s", alarm["state"], alarm["message"])
+        self._sender.put([(ALARMS, alarm["alarm_id"], alarm)])
 
     def flush(self) -> None:
         """Block until every report is durable.

@@ -15,7 +15,7 @@ from stepstream.learner.data.groups import key_of
 from stepstream.learner.lineage import Versions
 from stepstream.learner.model.checkpoint import folder_of, write_root, write_version
 from stepstream.learner.publish import arithmetic, code_version, configuration_of, parse_configuration
-from stepstream.learner.rebuild import CannotRebuild, rebuild_from
+from stepstream.learner.rebuild import CannotRebuild, _for_one_process, rebuild_from
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics import events
 from stepstream.versions.layout import VersionRejected, weights_sha256
@@ -215,3 +215,8 @@ def test_the_recorded_configuration_is_used(world: World) -> None:
     checkpoint["configuration"] = orjson.dumps(older).decode()
     (difference,) = world.rebuild(1).differences
     assert difference.startswith("torch was 1.0, is ")
+
+
+def test_what_several_ranks_trained_is_repeated_by_one_process() -> None:
+    config = _for_one_process(HOW.model_copy(update={"reproducible": False, "shard_ranks": 2, "sequence_parallel": 4}))
+    assert (config.shard_ranks, config.sequence_parallel) == (0, 1)

@@ -8,22 +8,22 @@ from typing import Literal, TypedDict
 
 
 class Alarm(TypedDict):
-    """Alarm of the `watch` job: a rewarded component rose while a guard fell, so the reward may be gamed. It is raised once and cleared once; the newest record of an alarm gives its state."""
+    """Alarm of the `watch` job: a rewarded component rose while a guard fell, so the reward may be gamed. Or of a learner, kind `engine_gap`: the log-probabilities of the workers are far from its own at the same version; fields about cohorts and the falling series are empty or 0 then. It is raised once and cleared once; the newest record of an alarm gives its state."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
     occurred_at_us: int
     """Time of the decision, in microseconds since the Unix epoch (UTC)."""
     alarm_id: str
-    """Identity of the alarm: a guard of a cohort that fell in a window; the key of the record."""
+    """Identity of the alarm: a guard of a cohort that fell in a window, or a model and the version with a gap; the key of the record."""
     state: str
     """`raised` or `cleared`."""
     kind: str
-    """Kind of the falling series: `guard`, `shadow` or `success`."""
+    """Kind of the falling series: `guard`, `shadow` or `success`. Or `engine_gap`."""
     environment: str
     """Environment of the agent."""
     agent: str
-    """Name of the agent."""
+    """Name of the agent; empty: the alarm is about a model."""
     model: str
     """Model of the agent."""
     split: str
@@ -31,13 +31,13 @@ class Alarm(TypedDict):
     reward_spec: str
     """Name and digest of the reward specification."""
     rising: str
-    """The rewarded component that rose, or `reward`."""
+    """The rewarded component that rose, or `reward`. Kind `engine_gap`: the learner's figure above its limit."""
     falling: str
     """The guard or shadow component that got worse, or `success`."""
     rising_before: float
     """Mean of the rising series over the trajectories of the earlier window."""
     rising_after: float
-    """Mean of the rising series in the later window."""
+    """Mean of the rising series in the later window. Kind `engine_gap`: the figure, in nats."""
     falling_before: float
     """Mean of the falling series in the earlier window."""
     falling_after: float
@@ -45,15 +45,15 @@ class Alarm(TypedDict):
     trajectories_before: int
     """Number of trajectories in the earlier window."""
     trajectories_after: int
-    """Number of trajectories in the later window."""
+    """Number of trajectories in the later window, or in the update."""
     p_value: float
     """The larger of the two one-sided p-values, before the correction for repeated tests."""
     threshold: float
-    """Corrected level, above the p-value."""
+    """Corrected level, above the p-value. Kind `engine_gap`: `learner.max_mu_gap`, below the figure."""
     baseline_version: int | None
     """Last policy version of the earlier window; null: unknown."""
     since_version: int | None
-    """First policy version of the later window; null: unknown."""
+    """First policy version of the later window, or version with the gap; null: unknown."""
     until_version: int | None
     """Last policy version of the later window; null: unknown."""
     message: str

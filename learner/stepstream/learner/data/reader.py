@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from stepstream.config import KafkaSettings
 from stepstream.core.process import Stop
@@ -17,10 +17,10 @@ from stepstream.jobs.runtime.retry import RetryingCodec
 from stepstream.learner import JOB, metrics
 from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of, rejected_attempt
 from stepstream.learner.data.sequences import Invalid, Limits
-from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES, TRAINING_DECISIONS
+from stepstream.topics.catalogue import ALARMS, CHECKPOINTS, LABELED_TRAJECTORIES, TRAINING_DECISIONS
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
-from stepstream.topics.events import Checkpoint, DeadLetter, TrainingDecision, new_dead_letter
+from stepstream.topics.events import Alarm, Checkpoint, DeadLetter, TrainingDecision, new_dead_letter
 from stepstream.topics.ids import derived_id, now_us
 
 log = logging.getLogger(__name__)
@@ -138,16 +138,25 @@ def read_decisions(kafka: KafkaSettings, codec: Codec, since_us: int, stop: Stop
     Raises:
         Cancelled: `stop` was set while one of them was unavailable.
     """
+    return cast(Iterator[TrainingDecision], _records_since(kafka, codec, TRAINING_DECISIONS, since_us, stop))
+
+
+def read_alarms(kafka: KafkaSettings, codec: Codec, stop: Stop) -> Iterator[Alarm]:
+    """Yield the alarms on the log, as `read_decisions` does the decisions."""
+    return cast(Iterator[Alarm], _records_since(kafka, codec, ALARMS, 0, stop))
+
+
+def _records_since(kafka: KafkaSettings, codec: Codec, topic: str, since_us: int, stop: Stop) -> Iterator[Any]:
     retrying = RetryingCodec(codec, lambda: bool(stop))
     with closing(LogReader(kafka, "unused", lambda: bool(stop))) as reader:
-        for batch in reader.read(reader.since(TRAINING_DECISIONS, since_us // 1000)):
+        for batch in reader.read(reader.since(topic, since_us // 1000)):
             for record in batch:
                 try:
-                    yield cast(TrainingDecision, retrying.decode(TRAINING_DECISIONS, record.value))
+                    yield retrying.decode(topic, record.value)
                 except CodecError as error:
                     log.warning(
-                        "skipped an unreadable decision at partition %d offset %d: %s",
-                        record.partition, record.offset, error,
+                        "skipped an unreadable record of %s at partition %d offset %d: %s",
+                        topic, record.partition, record.offset, error,
                     )  # fmt: skip
 
 

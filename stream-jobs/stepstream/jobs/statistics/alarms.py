@@ -31,7 +31,8 @@ from stepstream.jobs.statistics.moments import Moments, effect, p_rise
 REWARD, SUCCESS = "reward", "success"
 """Kinds of the series that are not components."""
 _PAID = frozenset({"term", "raw", "shaping"})
-_GUARDS = frozenset({"guard", "shadow", SUCCESS})
+GUARDS = frozenset({"guard", "shadow", SUCCESS})
+"""Kinds of the series whose fall is an alarm."""
 _BASE_DISTANCES = tuple(2**power for power in range(20))
 """Distances, in windows, of the base windows that a window is compared with."""
 
@@ -55,7 +56,7 @@ class Series(NamedTuple):
         """True if it should not become worse. The correction of a cap is not a guard: it follows from the capped
         component.
         """
-        return self.kind in _GUARDS and not self.name.startswith(CORRECTION)
+        return self.kind in GUARDS and not self.name.startswith(CORRECTION)
 
 
 class Period(NamedTuple):

@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stepstream.config import AlarmsSettings
-from stepstream.jobs.statistics.alarms import Finding, Period, Series, Sums, Window, active_alarms, merge_sums, windows
+from stepstream.jobs.statistics.alarms import (
+    GUARDS,
+    Finding,
+    Period,
+    Series,
+    Sums,
+    Window,
+    active_alarms,
+    merge_sums,
+    windows,
+)
 from stepstream.jobs.statistics.component_sums import from_records
 from stepstream.topics.events import Alarm, ComponentStats, new_alarm
 from stepstream.topics.ids import derived_id
@@ -53,8 +63,9 @@ class Watcher:
         return [alarm for alarm in self._alarms.values() if alarm["state"] == RAISED]
 
     def add_decision(self, alarm: Alarm) -> None:
-        """Record an earlier decision."""
-        self._alarms[alarm["alarm_id"]] = alarm
+        """Record an earlier decision; alarms of other programs are ignored."""
+        if alarm["kind"] in GUARDS:
+            self._alarms[alarm["alarm_id"]] = alarm
 
     def add_stats(self, stats: ComponentStats) -> None:
         """Add a snapshot of statistics, unless a newer one is known."""

@@ -43,11 +43,11 @@ const TABLES = {
     ],
   },
   "table-alarms": {
-    of: "alarms", empty: "No alarms: no guard has fallen while a rewarded component rose.",
+    of: "alarms", empty: "No alarms: no guard has fallen while a rewarded component rose, and engines agree with the learner.",
     columns: [
-      ["State", (r) => (r.state === "raised" ? ["active", "bad"] : ["cleared", "good"])], ["Agent", (r) => r.agent],
+      ["State", (r) => (r.state === "raised" ? ["active", "bad"] : ["cleared", "good"])], ["Agent", (r) => r.agent || "all"],
       ["Rose", (r) => `${r.rising}: ${decimal(r.rising_before)} to ${decimal(r.rising_after)}`],
-      ["Fell", (r) => `${r.falling}: ${decimal(r.falling_before)} to ${decimal(r.falling_after)}`],
+      ["Fell", (r) => (r.falling ? `${r.falling}: ${decimal(r.falling_before)} to ${decimal(r.falling_after)}` : "none")],
       ["Since", (r) => version(r.since_version)], ["Raised", (r, now) => ago(r.raised_at, now)],
     ],
   },
