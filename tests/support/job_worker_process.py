@@ -4,23 +4,27 @@ A line of FILE is `topic partition offset value`. A record `boom` raises while t
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.fetch import Fetch, GroupMember
+from stepstream.jobs.runtime.processor import transactional_id_of
 from stepstream.jobs.runtime.runner import run_job
+from stepstream.jobs.runtime.transaction import TransactionalPublisher, committed_offsets
+from stepstream.topics.codec import Codec
 
 
 class RecordLogger:
     """A stateless processor that appends a line for each call."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, publisher: TransactionalPublisher) -> None:
+        self._file, self._publisher = file, publisher
         self._armed = file.with_name(file.name + ".armed")
 
-    def open(self, partitions: Iterable[int]) -> None:
+    def open(self, partitions: Iterable[int], member: GroupMember) -> None:
+        self._publisher.initialize()
         self._write(f"open {sorted(partitions)}")
 
     def close(self, partitions: Iterable[int]) -> None:
@@ -32,11 +36,13 @@ class RecordLogger:
     def shut_down(self) -> None:
         pass
 
-    def process(self, records: Sequence[Record]) -> None:
-        for record in records:
+    def process(self, fetch: Fetch) -> None:
+        for record in fetch.records:
             if record.value == b"boom" and self._armed.exists():
                 raise RuntimeError("a bug")
-        for record in records:
+        positions = {partition: end for partition, (_, end) in fetch.positions.items()}
+        self._publisher.commit([], committed_offsets(positions, {}), fetch.member)
+        for record in fetch.records:
             self._write(f"{record.topic} {record.partition} {record.offset} {(record.value or b'').decode()}")
 
     def _write(self, line: str) -> None:
@@ -47,8 +53,10 @@ class RecordLogger:
 def main(settings: Settings, stop: Stop) -> None:
     name, file, *topics = sys.argv[1:]
 
-    def make(_settings: Settings, _cancelled: Callable[[], bool]) -> RecordLogger:
-        return RecordLogger(Path(file))
+    def make(settings: Settings, cancelled: Callable[[], bool]) -> RecordLogger:
+        codec = Codec(settings.schema_registry)
+        id = transactional_id_of(settings, name)
+        return RecordLogger(Path(file), TransactionalPublisher(settings, codec, name, id, cancelled))
 
     run_job(settings, stop, name, topics, make)
 

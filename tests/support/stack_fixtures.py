@@ -35,8 +35,6 @@ def with_long_deadlines(settings: Settings) -> Settings:
         schema_registry={"deadline_s": TIMEOUT_S, "timeout_s": 60.0},
         registry={"write_timeout_s": 60.0},
         clickhouse={"deadline_s": TIMEOUT_S},
-        # Idle jobs poll at this interval; with the default, a stack's jobs take a tenth of a core.
-        jobs={"within_s": 0.05},
         # A restart of a killed job may take longer than the default; it must not close trajectories.
         label={"end_grace_s": TIMEOUT_S},
     )

@@ -19,10 +19,13 @@ from stepstream.jobs.clickhouse.rows import TOPICS, Row, rows
 from stepstream.jobs.rewards.spec_lookup import rejection_of
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.dead_letter_limit import DeadLetterLimit
-from stepstream.jobs.runtime.outputs import Outputs, Publisher
+from stepstream.jobs.runtime.fetch import Fetch, GroupMember
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.processor import transactional_id_of
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.transaction import TransactionalPublisher, committed_offsets
 from stepstream.topics.catalogue import CONSENTS, DEAD_LETTERS, REWARD_SPECS
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.codec import CodecError, RegistryUnavailable
@@ -44,11 +47,16 @@ class SinkProcessor:
         self._cancelled = cancelled
         self._codec = sealing_codec(settings)
         self._inserter = Inserter(settings.clickhouse, cancelled)
-        self._publisher = Publisher(settings, self._codec, f"{NAME}/{VERSION}", cancelled)
+        self._publisher = TransactionalPublisher(
+            settings, self._codec, f"{NAME}/{VERSION}", transactional_id_of(settings, NAME), cancelled
+        )
+        self._member: GroupMember | None = None
         self._dead_letter_limit = DeadLetterLimit(settings.jobs.dead_letter_share)
 
-    def open(self, partitions: Iterable[int]) -> None:
-        """Do nothing: the job has no state."""
+    def open(self, partitions: Iterable[int], member: GroupMember) -> None:
+        """Commit offsets in the name of `member` from now on. The job has no state."""
+        self._publisher.initialize()
+        self._member = member
 
     def close(self, partitions: Iterable[int]) -> None:
         """Do nothing: the job has no state."""
@@ -61,13 +69,22 @@ class SinkProcessor:
         self._inserter.close()
         self._codec.close()
 
-    def process(self, records: Sequence[Record]) -> None:
-        """Insert a batch; it is acknowledged when this returns.
+    def process(self, fetch: Fetch) -> None:
+        """Insert a batch, then publish its dead letters and commit its offsets in one transaction.
 
         Raises:
+            Refused: the partitions have another owner, which inserts the same rows.
             Cancelled: `cancelled` returned True while a service was unavailable.
-            Fatal: too many dead letters.
+            Fatal: too many dead letters, or as `TransactionalPublisher.commit`.
         """
+        if fetch.member != self._member:
+            return
+        out = self._insert(fetch.records)
+        positions = {partition: end for partition, (_, end) in fetch.positions.items()}
+        self._publisher.commit(out.events, committed_offsets(positions, {}), fetch.member)
+        out.apply_counts()
+
+    def _insert(self, records: Sequence[Record]) -> Outputs:
         out = Outputs(JOB, self._codec, self._retry)
         by_table: defaultdict[str, list[Row]] = defaultdict(list)
         origins: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
@@ -97,8 +114,7 @@ class SinkProcessor:
             if is_deleted:
                 self._inserter.delete(CONSENTS, "key", (key or b"").decode(errors="replace"))
         self._dead_letter_limit.add(out.received - out.dead_lettered, out.dead_lettered)
-        self._publisher.publish(out.events)
-        out.apply_counts()
+        return out
 
     def _dead_letter(self, out: Outputs, record: Record, invalid: InvalidRecord) -> None:
         if record.topic == DEAD_LETTERS:

@@ -1,8 +1,6 @@
 """Build the Faust app of a job with the measured settings (docs/decisions), and limit the logs of its libraries."""
 
-import hashlib
 import logging
-import socket
 import ssl
 import time
 
@@ -10,13 +8,14 @@ import faust
 from faust.types.auth import CredentialsT
 
 from stepstream.config import KafkaSettings, Settings
-from stepstream.jobs.runtime.processor import consumer_group, state_folder
+from stepstream.jobs.runtime.processor import consumer_group, state_folder, worker_instance
 
+SESSION_TIMEOUT_S = 30.0
 _LOG_INTERVAL_S = 10.0
 
 
 def build_app(settings: Settings, name: str) -> faust.App:
-    """Build an app that reads in the group `stepstream-NAME` and commits at least once."""
+    """Build an app that reads in the group `stepstream-NAME` and commits nothing itself."""
     folder = state_folder(settings) / "faust"
     folder.mkdir(parents=True, exist_ok=True)  # Faust creates its own folder, but not the parents
     brokers = [f"aiokafka://{address}" for address in settings.kafka.bootstrap.split(",")]
@@ -24,13 +23,12 @@ def build_app(settings: Settings, name: str) -> faust.App:
         consumer_group(name),
         broker=brokers,
         broker_credentials=credentials(settings.kafka),
-        broker_commit_interval=1.0,
-        broker_max_poll_records=2000,
+        broker_commit_interval=60.0,  # it has nothing to commit: the job's transactions do
         # A static member that restarts within the session timeout gets its partitions back at once. On a busy machine,
         # a shorter timeout would expire while the job still runs.
-        broker_session_timeout=30.0,
+        broker_session_timeout=SESSION_TIMEOUT_S,
         broker_heartbeat_interval=3.0,
-        consumer_group_instance_id=_instance(settings, name),
+        consumer_group_instance_id=worker_instance(settings, name),
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=16 * 1_048_576,
         datadir=str(folder),
@@ -41,12 +39,6 @@ def build_app(settings: Settings, name: str) -> faust.App:
         web_enabled=False,
         autodiscover=False,
     )
-
-
-def _instance(settings: Settings, name: str) -> str:
-    """Return a permanent id of this worker: host and state folder, which one process at a time can use."""
-    location = f"{socket.gethostname()}:{state_folder(settings).resolve()}"
-    return f"{name}-{hashlib.sha256(location.encode()).hexdigest()[:16]}"
 
 
 def credentials(kafka: KafkaSettings) -> CredentialsT | None:
@@ -66,7 +58,7 @@ def credentials(kafka: KafkaSettings) -> CredentialsT | None:
 
 def quiet_libraries() -> None:
     """Drop the log lines that come once per batch or request, and limit repeated warnings."""
-    for name in ("faust", "mode", "aiokafka", "httpx2"):
+    for name in ("faust", "mode", "aiokafka", "httpx2", "stepstream.jobs.runtime.transport"):
         logging.getLogger(name).setLevel(logging.WARNING)
     limit = _RateLimit()
     for name in ("aiokafka", "aiokafka.conn", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator"):

@@ -27,7 +27,11 @@ class Fold(Protocol):
         ...
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Take the decisions that depend on time. Every record before `now_ms` is folded."""
+        """Take the decisions that depend on time. Every record before `now_ms` is folded.
+
+        A kill may lose the changes after the outputs were published. Then `restore_published` gets the outputs of
+        `restored_topic`, and the next tick must take the same decisions, with the same event ids, or none.
+        """
         ...
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
@@ -61,7 +65,5 @@ class Partition:
         self.number = number
         self.state = state
         self.fold = fold
-        self.delivered_topics: set[str] = set()
-        """Inputs of which Faust has delivered a record since the partition was assigned."""
         self.pending_tick: tuple[int, dict[str, int]] | None = None
         """Time of a tick that is due, in milliseconds, and the end offsets of the inputs at that time."""

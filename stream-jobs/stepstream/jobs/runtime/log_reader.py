@@ -1,11 +1,20 @@
-"""Read offset ranges of the log beside Faust: to rebuild state, and to fill gaps in the delivery of Faust."""
+"""Read offset ranges of the log and the offsets of a group beside Faust, to rebuild state."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from stepstream.config import KafkaSettings
 from stepstream.jobs.runtime.record import Record
@@ -20,6 +29,14 @@ OffsetRanges = Mapping[tuple[str, int], tuple[int, int]]
 """Offsets [begin, end), by (topic, partition)."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An offset that the group committed, with the text beside it."""
+
+    offset: int
+    metadata: str = ""
 
 
 class LogReader:
@@ -55,11 +72,42 @@ class LogReader:
 
         return hashlib.sha256("\n".join(self._retry(describe)).encode()).hexdigest()[:32]
 
-    def committed(self, topics: Sequence[str], partition: int) -> dict[str, int]:
-        """Return the group's committed offsets of one partition, by topic; omit topics without one."""
-        wanted = [TopicPartition(topic, partition) for topic in topics]
-        committed = self._retry(lambda: self._consumer.committed(wanted, timeout=_CALL_S))
-        return {entry.topic: entry.offset for entry in committed if entry.offset >= 0}
+    def committed(self, topics: Iterable[str], partitions: Iterable[int]) -> dict[tuple[str, int], Committed]:
+        """Return the group's committed offsets; omit partitions without one.
+
+        Blocks while a transaction that commits offsets of these partitions is open: its outcome decides.
+        """
+        wanted = [TopicPartition(topic, partition) for partition in partitions for topic in topics]
+        committed = self._retry(lambda: self._consumer.committed(wanted, timeout=_CALL_S)) if wanted else []
+        found = {}
+        for entry in committed:
+            if entry.error is not None:
+                raise KafkaException(entry.error)
+            if entry.offset >= 0:
+                found[entry.topic, entry.partition] = Committed(entry.offset, entry.metadata or "")
+        return found
+
+    def start_positions(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the offset at which the group reads on in each partition: the committed one, or the first."""
+        wanted = list(partitions)
+        committed = self.committed({topic for topic, _ in wanted}, {number for _, number in wanted})
+        lows = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        return {tp: max(low, committed[tp].offset if tp in committed else low) for tp, low in lows.items()}
+
+    def ends(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the end offset of each partition; records of open transactions count."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        wanted = {TopicPartition(*tp): spec for tp in partitions}
+
+        def request() -> dict[tuple[str, int], int]:
+            futures = self._admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_CALL_S
+            )
+            return {(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
+
+        return self._retry(request) if wanted else {}
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset of a partition and the offset after its last record."""
@@ -79,11 +127,15 @@ class LogReader:
         return (hashed & 0x7FFFFFFF) % self._partitions[topic]
 
     def since(self, topic: str, timestamp_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return the offsets of a topic from a time (0: its beginning) to its end as of now."""
+        """Return the offsets of a topic from a time (0: its beginning) to its end as of now.
+
+        Records of open transactions count: `read` waits for their outcome. A committed record may lie behind them.
+        """
         metadata = self._retry(lambda: self._consumer.list_topics(topic, timeout=_CALL_S))
         ranges = {}
-        for partition in metadata.topics[topic].partitions:
-            low, high = self.bounds(topic, partition)
+        ends = self.ends((topic, partition) for partition in metadata.topics[topic].partitions)
+        for (_, partition), high in ends.items():
+            low, _ = self.bounds(topic, partition)
             if timestamp_ms > 0:
                 times = [TopicPartition(topic, partition, timestamp_ms)]
                 [first] = self._retry(lambda times=times: self._consumer.offsets_for_times(times, timeout=_CALL_S))  # type: ignore[misc]
@@ -113,7 +165,9 @@ class LogReader:
                         if offset + 1 >= ends.get(tp, 0):
                             done.add(tp)
                     elif fault.code() == KafkaError._PARTITION_EOF:
-                        done.add(tp)
+                        # Before the end of the range: records of an open transaction follow.
+                        if offset >= ends.get(tp, 0):
+                            done.add(tp)
                     elif not fault.retriable() and fault.code() != KafkaError._ALL_BROKERS_DOWN:
                         raise KafkaException(fault)
                 if batch:

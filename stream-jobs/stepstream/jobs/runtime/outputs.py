@@ -1,8 +1,7 @@
-"""Collect the results of a batch (events, dead letters, counts) and publish them durably."""
+"""Collect the results of a batch (events, dead letters, counts), and publish them outside of a job."""
 
-import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +119,7 @@ class Outputs:
 
 
 class Publisher:
-    """One producer of a job. Use from one thread."""
+    """Publishes without transactions, for a command that has no input offsets. Use from one thread."""
 
     def __init__(self, settings: Settings, codec: Codec, source: str, cancelled: Callable[[], bool]) -> None:
         self._cancelled = cancelled
@@ -150,14 +149,3 @@ class Publisher:
     def _wait(self) -> None:
         if not self._producer.poll(_POLL_S) and self._cancelled():
             raise Cancelled
-
-
-def pack(outputs: Iterable[Output]) -> bytes:
-    """Serialize outputs for the outbox of a state; empty for no outputs."""
-    fields = [(o.topic, o.key, o.value, o.event_id, o.occurred_at_us) for o in outputs]
-    return pickle.dumps(fields) if fields else b""
-
-
-def unpack(packed: bytes) -> list[Output]:
-    """Reverse `pack`. Only this process writes the state folder, so unpickling is safe."""
-    return [Output(*fields) for fields in pickle.loads(packed)]

@@ -1,113 +1,110 @@
 """Run a fold over the partitions of its input topics: state in RocksDB, outputs to Kafka, each input once in effect."""
 
+import hashlib
 import logging
+import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from stepstream.config import Settings
+from stepstream.core.process import Fatal
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.dead_letter_limit import DeadLetterLimit
+from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.fold import FoldJob, Partition
 from stepstream.jobs.runtime.log_reader import LogReader
-from stepstream.jobs.runtime.outputs import Outputs, Publisher, pack, unpack
-from stepstream.jobs.runtime.record import InvalidRecord, Record
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.record import InvalidRecord, Record, TopicPartition
 from stepstream.jobs.runtime.recovery import Recovery
 from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.state import Changes
+from stepstream.jobs.runtime.transaction import TransactionalPublisher, committed_offsets
 from stepstream.topics.codec import CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """One partition's part of a transaction. Nothing of it takes effect before the commit."""
+
+    partition: Partition
+    changes: Changes
+    out: Outputs
+    position: Mapping[str, int]
+    """Next offset to fold, by input topic that advanced."""
+    ticks: int
+
+
 class FoldProcessor:
-    """Processes the batches of a fold job. All methods run in one thread."""
+    """Processes the fetches of a fold job. All methods run in one thread."""
 
     def __init__(self, settings: Settings, job: FoldJob, cancelled: Callable[[], bool]) -> None:
         self._job = job
         self._id = f"{job.name}@{job.version}"
         self._cancelled = cancelled
         self._codec = sealing_codec(settings)
-        self._publisher = Publisher(settings, self._codec, f"{job.name}/{job.version}", cancelled)
+        source, transactional_id = f"{job.name}/{job.version}", transactional_id_of(settings, job.name)
+        self._publisher = TransactionalPublisher(settings, self._codec, source, transactional_id, cancelled)
         self._reader = LogReader(settings.kafka, consumer_group(job.name), cancelled)
         folder = state_folder(settings) / job.name
         self._recovery = Recovery(job, folder, self._reader, self._decode, self._fold, self._outputs)
         self._dead_letter_limit = DeadLetterLimit(settings.jobs.dead_letter_share)
         self._partitions: dict[int, Partition] = {}
+        self._member: GroupMember | None = None
 
-    def process(self, records: Sequence[Record]) -> None:
-        """Fold a batch and publish its results; when this returns, the batch's offsets may be committed.
+    def open(self, partitions: Iterable[int], member: GroupMember) -> None:
+        """Open the state of assigned partitions, and rebuild it if needed. Commits name `member` from now on.
 
-        1. For each partition of the batch: open its state; `Recovery` rebuilds state that is missing or behind.
-        2. Skip records that are already folded; read records that Faust did not deliver.
-        3. Decode each record and apply the fold; an invalid record becomes a dead letter.
-        4. End the batch of the fold, then check the share of dead letters.
-        5. Write the state, the input offsets and the outputs (as outbox) in one atomic batch.
-        6. Publish the outputs of all partitions, wait for the acknowledgements, and clear the outboxes.
-        7. Apply the counts to the metrics.
+        The producer is initialized first: an open transaction of this worker's last process ends, so that the
+        committed offsets are settled.
+        """
+        self._publisher.initialize()
+        self.close(list(self._partitions))
+        self._partitions = {partition.number: partition for partition in self._recovery.open(partitions)}
+        self._member = member
 
-        After a kill, Kafka delivers the batch again. Before step 5, nothing has happened. After it, step 1 publishes
-        the outbox again with the same ids and bytes, and step 2 skips the records.
+    def process(self, fetch: Fetch) -> None:
+        """Fold a fetch, publish its results and commit its offsets together.
+
+        1. Skip a fetch of another membership, and records that are already folded.
+        2. Decode each record and apply the fold; an invalid record becomes a dead letter.
+        3. End the batch of each fold, then check the share of dead letters.
+        4. Commit the outputs and the offsets of all partitions in one transaction.
+        5. Write the changes and the positions of each partition to its state.
+        6. Apply the counts to the metrics.
+
+        After a kill before step 4 has ended, nothing has happened. After it, `Recovery` folds the records again
+        without publishing. If this raises, the partitions are closed: their folds hold changes that are not written.
 
         Raises:
-            Cancelled: the work was cancelled while a broker or the registry was unavailable; commit nothing.
-            Fatal: too many dead letters.
+            Refused: the partitions have, or will have, another owner; nothing took effect.
+            Cancelled: the work was cancelled while a broker or the registry was unavailable; nothing took effect.
+            Fatal: too many dead letters, or as `TransactionalPublisher.commit`.
         """
-        by_partition = attrgetter("partition")
-        folded = []
-        for number, batch in groupby(sorted(records, key=by_partition), by_partition):
-            self.open([number])
-            partition = self._partitions[number]
-            fresh = self._contiguous(partition, list(batch))
-            if fresh:
-                folded.append((partition, self._fold_and_write(partition, fresh)))
-        self._publish(folded)
-
-    def open(self, partitions: Iterable[int]) -> None:
-        """Open the state of partitions, rebuild it if needed, and publish the events of their outboxes."""
-        missing = [number for number in partitions if number not in self._partitions]
-        if not missing:
+        if fetch.member != self._member:
             return
-        for partition in self._recovery.open(missing):
-            self._partitions[partition.number] = partition
-            outbox = partition.state.outbox()
-            if outbox is not None:
-                self._publisher.publish(unpack(outbox))
-                partition.state.clear_outbox()
+        with self._dropping_partitions():
+            by_partition = attrgetter("partition")
+            records = {n: list(rs) for n, rs in groupby(sorted(fetch.records, key=by_partition), by_partition)}
+            batches = []
+            for number in sorted({number for _, number in fetch.positions}):
+                partition = self._partitions[number]
+                position = _advance(partition, fetch)
+                batches.append(self._fold_batch(partition, _unfolded(partition, records.get(number, [])), position))
+            self._commit(batches)
 
-    def _contiguous(self, partition: Partition, records: list[Record]) -> list[Record]:
-        """Return the records from the partition's position on: drop folded ones, read missing ones."""
-        position = dict(partition.state.position)
-        fresh: list[Record] = []
-        for record in records:
-            expected = position[record.topic]
-            if record.offset < expected:
-                metrics.REDELIVERED.labels(record.topic).inc()
-                continue
-            # One offset without a record is a transaction marker. A longer gap, or any gap before the first record
-            # that is delivered, may hide a record that was lost in a rebalance.
-            is_first = record.topic not in partition.delivered_topics
-            if record.offset > expected + 1 or (record.offset > expected and is_first):
-                fresh += self._missing(record, expected)
-            partition.delivered_topics.add(record.topic)
-            fresh.append(record)
-            position[record.topic] = record.offset + 1
-        return fresh
-
-    def _missing(self, record: Record, expected: int) -> list[Record]:
-        offsets = {(record.topic, record.partition): (expected, record.offset)}
-        missing = [each for batch in self._reader.read(offsets) for each in batch]
-        if missing:
-            log.info("read %d records before %s[%d]@%d", len(missing), record.topic, record.partition, record.offset)
-        return missing
-
-    def _fold_and_write(self, partition: Partition, records: Sequence[Record]) -> Outputs:
+    def _fold_batch(self, partition: Partition, records: list[Record], position: Mapping[str, int]) -> _Batch:
         changes, out = partition.state.begin(), self._outputs()
-        self._fold(partition, records, changes, out)
+        if records:
+            self._fold(partition, records, changes, out)
         if out.dead_lettered.total():
             log.warning(
                 "sent %d of %d records of partition %d to dead-letters",
@@ -116,9 +113,36 @@ class FoldProcessor:
                 partition.number,
             )
         self._dead_letter_limit.add(out.received - out.dead_lettered, out.dead_lettered)
-        position = {record.topic: record.offset + 1 for record in records}
-        partition.state.write(changes, position, time.time_ns() // 1_000_000, pack(out.events))
-        return out
+        return _Batch(partition, changes, out, position, partition.state.ticks)
+
+    def _commit(self, batches: Sequence[_Batch]) -> None:
+        """Take the effect of batches: first the transaction, then the states."""
+        if not batches:
+            return
+        assert self._member is not None
+        outputs = [output for batch in batches for output in batch.out.events]
+        positions: dict[TopicPartition, int] = {}
+        ticks = {}
+        for batch in batches:
+            first, number = self._job.inputs[0], batch.partition.number
+            position = {first: batch.partition.state.position[first]} | dict(batch.position)
+            positions |= {(topic, number): offset for topic, offset in position.items()}
+            ticks[first, number] = str(batch.ticks)
+        self._publisher.commit(outputs, committed_offsets(positions, ticks), self._member)
+        now_ms = time.time_ns() // 1_000_000
+        for batch in batches:
+            batch.partition.state.write(batch.changes, batch.position, now_ms, batch.ticks)
+            batch.out.apply_counts()
+
+    @contextmanager
+    def _dropping_partitions(self) -> Iterator[None]:
+        """Close all partitions if the body raises: their folds may hold changes that did not take effect."""
+        try:
+            yield
+        except BaseException:
+            self._member = None
+            self.close(list(self._partitions))
+            raise
 
     def _fold(self, partition: Partition, records: Sequence[Record], changes: Changes, out: Outputs) -> None:
         fold = partition.fold
@@ -150,44 +174,43 @@ class FoldProcessor:
     def _retry(self, call: Callable[[], Any]) -> Any:
         return retry_while(call, RegistryUnavailable, self._cancelled)
 
-    def _publish(self, folded: Sequence[tuple[Partition, Outputs]]) -> None:
-        """Publish the outputs of all partitions together, in one round trip to the brokers."""
-        outputs = [output for _, out in folded for output in out.events]
-        if outputs:
-            self._publisher.publish(outputs)
-        for partition, out in folded:
-            if out.events:
-                partition.state.clear_outbox()
-            out.apply_counts()
-
     def tick(self) -> None:
-        """Let folds take their decisions in time, in partitions whose inputs are folded up to that time."""
+        """Let folds take their decisions in time, in partitions whose inputs are folded up to that time.
+
+        Raises:
+            Refused, Cancelled, Fatal: as `process`.
+        """
+        if self._member is None:
+            return
         now_ms = time.time_ns() // 1_000_000
-        folded = []
-        for partition in self._partitions.values():
-            tick_ms = self._tick_time(partition, now_ms)
-            if tick_ms is not None:
+        with self._dropping_partitions():
+            batches = []
+            for partition, tick_ms in self._due_ticks(now_ms):
                 changes, out = partition.state.begin(), self._outputs()
                 partition.fold.tick(tick_ms, changes, out)
-                partition.state.write(changes, {}, now_ms, pack(out.events))
-                folded.append((partition, out))
-        self._publish(folded)
+                if out.events:
+                    batches.append(_Batch(partition, changes, out, {}, partition.state.ticks + 1))
+                else:
+                    partition.state.write(changes, {}, now_ms)
+                    out.apply_counts()
+            self._commit(batches)
 
-    def _tick_time(self, partition: Partition, now_ms: int) -> int | None:
-        """Return a time at which the fold has decisions to take and before which every record is folded; None: not yet.
+    def _due_ticks(self, now_ms: int) -> Iterator[tuple[Partition, int]]:
+        """Yield the partitions whose folds have decisions to take, each with a time before which all is folded.
 
         A timeout needs proof that no record came. After a standstill, the backlog must be folded first.
         """
-        if partition.pending_tick is None:
-            if not partition.fold.due(now_ms):
-                return None
-            ends = {topic: self._reader.bounds(topic, partition.number)[1] for topic in self._job.inputs}
-            partition.pending_tick = now_ms, ends
-        tick_ms, ends = partition.pending_tick
-        if any(partition.state.position[topic] < end for topic, end in ends.items()):
-            return None
-        partition.pending_tick = None
-        return tick_ms
+        due = [p for p in self._partitions.values() if p.pending_tick is None and p.fold.due(now_ms)]
+        ends = self._reader.ends((topic, p.number) for p in due for topic in self._job.inputs) if due else {}
+        for partition in due:
+            partition.pending_tick = now_ms, {topic: ends[topic, partition.number] for topic in self._job.inputs}
+        for partition in self._partitions.values():
+            if partition.pending_tick is None:
+                continue
+            tick_ms, until = partition.pending_tick
+            if all(partition.state.position[topic] >= end for topic, end in until.items()):
+                partition.pending_tick = None
+                yield partition, tick_ms
 
     def close(self, partitions: Iterable[int]) -> None:
         """Release revoked partitions; ignore unknown ones."""
@@ -211,3 +234,45 @@ def consumer_group(job: str) -> str:
 def state_folder(settings: Settings) -> Path:
     """Return the folder of all jobs' state."""
     return settings.jobs.state or settings.paths.data / "state"
+
+
+def transactional_id_of(settings: Settings, job: str) -> str:
+    """Return the transactional id of this worker: a process that starts with it ends what the one before left."""
+    return f"stepstream-{worker_instance(settings, job)}"
+
+
+def worker_instance(settings: Settings, job: str) -> str:
+    """Return a permanent id of this worker: job, host and state folder, which one process at a time can use."""
+    location = f"{socket.gethostname()}:{state_folder(settings).resolve()}"
+    return f"{job}-{hashlib.sha256(location.encode()).hexdigest()[:16]}"
+
+
+def _advance(partition: Partition, fetch: Fetch) -> dict[str, int]:
+    """Return the positions after a fetch, by input topic that advances.
+
+    Raises:
+        Fatal: records between the partition's position and the fetch are missing.
+    """
+    advanced = {}
+    for (topic, number), (begin, end) in fetch.positions.items():
+        if number != partition.number:
+            continue
+        position = partition.state.position[topic]
+        if begin > position:
+            raise Fatal(
+                f"the records of {topic}[{number}] from offset {position} to {begin} were not delivered: restart this "
+                "process, which reads them"
+            )
+        if end > position:
+            advanced[topic] = end
+    return advanced
+
+
+def _unfolded(partition: Partition, records: list[Record]) -> list[Record]:
+    """Return the records at the partition's position or after it."""
+    position = partition.state.position
+    unfolded = [record for record in records if record.offset >= position[record.topic]]
+    for record in records:
+        if record.offset < position[record.topic]:
+            metrics.REDELIVERED.labels(record.topic).inc()
+    return unfolded

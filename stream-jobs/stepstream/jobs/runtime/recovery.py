@@ -1,8 +1,9 @@
 """Bring the state of partitions up to the group's committed offsets, with the input topics as change log.
 
 State that is up to date is only opened. State that is missing (new machine, deleted folder) or behind (another worker
-held the partition) is rebuilt: `Recovery` folds the input from the state's position on. It publishes nothing, because
-the results were published before the offsets were committed.
+held the partition, or a kill after the commit) is rebuilt: `Recovery` folds the input from the state's position on. It
+publishes nothing, because the results were published together with the committed offsets. State is never ahead of
+them, unless an earlier release wrote it or an operator reset the offsets; then all of it is rebuilt.
 """
 
 import logging
@@ -14,7 +15,7 @@ from typing import Any
 
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold import FoldJob, Partition
-from stepstream.jobs.runtime.log_reader import LogReader
+from stepstream.jobs.runtime.log_reader import Committed, LogReader
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes, PartitionState
@@ -46,45 +47,63 @@ class Recovery:
         self._decode, self._fold_batch, self._outputs = decode, fold_batch, outputs
 
     def open(self, numbers: Iterable[int]) -> list[Partition]:
-        """Open partitions whose state is at the committed offsets or ahead of them; rebuild where needed.
+        """Open partitions with their state at the committed offsets; rebuild where needed.
 
         Raises:
             Cancelled: the work was cancelled while waiting for a broker or the registry.
             Fatal: another process holds a state folder.
         """
+        numbers = sorted(numbers)
         states = []
         try:
             identity = self._reader.identity(self._job.inputs)
-            missing: dict[int, MissingOffsets] = {}
-            partitions = {}
-            for number in sorted(numbers):
+            committed = self._reader.committed(self._job.inputs, numbers)
+            behind: dict[int, MissingOffsets] = {}
+            partitions, committed_ticks = {}, {}
+            for number in numbers:
                 state = PartitionState(self._folder / str(number))
                 states.append(state)
-                missing[number] = self._synchronize(number, state, identity)
+                of_partition = {topic: committed[topic, number] for topic, n in committed if n == number}
+                missing, committed_ticks[number] = self._synchronize(number, state, identity, of_partition)
                 partitions[number] = Partition(number, state, self._job.fold(state))
-            behind = {number: offsets for number, offsets in missing.items() if offsets}
+                if missing or committed_ticks[number] != state.ticks:
+                    behind[number] = missing
             if behind:
                 self._restore_published({number: partitions[number] for number in behind})
                 self._replay(partitions, behind)
+            for number in behind:  # last: until then, another start repeats all of it
+                state = partitions[number].state
+                state.write(state.begin(), {}, state.written_ms, committed_ticks[number])
         except BaseException:
             for state in states:
                 state.close()
             raise
         return list(partitions.values())
 
-    def _synchronize(self, number: int, state: PartitionState, identity: str) -> MissingOffsets:
-        """Reset state of another log, set missing positions, and return the offsets that the state lacks."""
+    def _synchronize(
+        self, number: int, state: PartitionState, identity: str, committed: Mapping[str, Committed]
+    ) -> tuple[MissingOffsets, int]:
+        """Reset state that cannot be used, and set missing positions.
+
+        Returns:
+            The offsets that the state lacks, and the number of committed ticks.
+        """
         bounds = {topic: self._reader.bounds(topic, number) for topic in self._job.inputs}
-        is_ahead = any(state.position.get(topic, 0) > high for topic, (_, high) in bounds.items())
-        if state.identity != identity or is_ahead:
+        if fault := _fault(state, identity, {topic: high for topic, (_, high) in bounds.items()}, committed):
             if state.identity:
-                log.warning("rebuilding the state of %s partition %d: it is of another log", self._job.name, number)
+                log.warning("rebuilding the state of %s partition %d: %s", self._job.name, number, fault)
             state.reset(identity)
-        position = {topic: state.position.get(topic, low) for topic, (low, _) in bounds.items()}
+        position = {topic: max(low, state.position.get(topic, low)) for topic, (low, _) in bounds.items()}
         if state.position != position:
             state.write(state.begin(), position, state.written_ms)
-        committed = self._reader.committed(self._job.inputs, number)
-        return {topic: (position[topic], end) for topic, end in committed.items() if end > position[topic]}
+        missing = {
+            topic: (position[topic], entry.offset)
+            for topic, entry in committed.items()
+            if entry.offset > position[topic]
+        }
+        first = committed.get(self._job.inputs[0])
+        ticks = int(first.metadata) if first is not None and first.metadata.isdecimal() else 0
+        return missing, ticks
 
     def _restore_published(self, partitions: Mapping[int, Partition]) -> None:
         """Pass the events that this job published to the folds, if the job asks for them."""
@@ -126,3 +145,18 @@ class Recovery:
         state.write(changes, position, state.written_ms)
         for record in records:
             metrics.REPLAYED.labels(record.topic).inc()
+
+
+def _fault(
+    state: PartitionState, identity: str, ends: Mapping[str, int], committed: Mapping[str, Committed]
+) -> str | None:
+    """Return the reason why state cannot be used; None: it can."""
+    if state.identity != identity or any(state.position.get(topic, 0) > end for topic, end in ends.items()):
+        return "it is of another log"
+    for topic, next_offset in state.position.items():
+        entry = committed.get(topic)
+        if entry is not None and next_offset > entry.offset:
+            return f"it is ahead of the committed offset {entry.offset} of {topic}"
+        if entry is None and state.has_outbox:
+            return "an earlier release left outputs in it that it may not have published"
+    return None

@@ -1,8 +1,8 @@
-"""Run the Faust worker of one job: read batches, process them in a thread, commit after their effect.
+"""Run the Faust worker of one job: take whole fetches, process them in a thread.
 
-Faust reads, balances partitions among workers and commits. The job's processor has all effects. It runs in one thread,
-so that a slow broker or a long batch does not block Faust's event loop. Batches are read without Faust's automatic
-acknowledgement, which would also acknowledge a batch whose processing raised.
+Faust balances partitions among workers and runs the agent. `transport.py` reads. The job's processor has all effects,
+the commit of offsets among them. It runs in one thread, so that a slow broker or a long batch does not block Faust's
+event loop.
 """
 
 import asyncio
@@ -18,9 +18,13 @@ import uvloop
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.jobs.runtime import metrics
-from stepstream.jobs.runtime.faust_app import build_app, quiet_libraries
-from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.faust_app import SESSION_TIMEOUT_S, build_app, quiet_libraries
+from stepstream.jobs.runtime.fetch import Fetch, GroupMember
+from stepstream.jobs.runtime.log_reader import LogReader
+from stepstream.jobs.runtime.processor import consumer_group
 from stepstream.jobs.runtime.retry import Cancelled
+from stepstream.jobs.runtime.transaction import Refused
+from stepstream.jobs.runtime.transport import Transport
 from stepstream.topics.client import wait_for_kafka
 
 log = logging.getLogger(__name__)
@@ -30,22 +34,26 @@ _STOP_S = 5.0
 
 
 class Processor(Protocol):
-    """Processes batches of raw records. All methods run in one thread, one at a time."""
+    """Processes fetches of raw records. All methods run in one thread, one at a time."""
 
-    def open(self, partitions: Iterable[int]) -> None:
-        """Open assigned partitions."""
+    def open(self, partitions: Iterable[int], member: GroupMember) -> None:
+        """Open the assigned partitions; offsets are committed in the name of `member`."""
         ...
 
     def close(self, partitions: Iterable[int]) -> None:
         """Release revoked partitions."""
         ...
 
-    def process(self, records: Sequence[Record]) -> None:
-        """Process a batch; its effect is durable on return."""
+    def process(self, fetch: Fetch) -> None:
+        """Process a fetch; its effect is durable and its offsets are committed on return.
+
+        Raises:
+            Refused: the partitions have, or will have, another owner.
+        """
         ...
 
     def tick(self) -> None:
-        """Take decisions in time; called four times a second."""
+        """Take decisions in time; called four times a second; raises as `process`."""
         ...
 
     def shut_down(self) -> None:
@@ -84,7 +92,7 @@ def run_job(
             topics,
             make,
             batch=batch or settings.jobs.batch,
-            within_s=within_s or settings.jobs.within_s,
+            within_s=settings.jobs.within_s if within_s is None else within_s,
         )
         await worker.run()
 
@@ -114,22 +122,31 @@ class JobWorker:
             name: name of the job; its consumer group is `stepstream-NAME`.
             topics: input topics; those with the same number of partitions are balanced together.
             make: builds the processor from the settings and a function that is true once the work is cancelled.
-            batch: largest number of records in a batch.
-            within_s: longest time to fill a batch, in seconds.
+            batch: largest number of records in a fetch.
+            within_s: longest time to fill a fetch after its first record, in seconds.
         """
         self._settings, self._stop, self._name = settings, stop, name
-        self._batch, self._within_s = batch, within_s
         self._revoking = False
         self._fault: BaseException | None = None
         self._assigned: set[int] = set()
+        self._refused_at_s: float | None = None
         self._recovering: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._processor = make(settings, lambda: bool(stop) or self._revoking)
+        self._reader = LogReader(settings.kafka, consumer_group(name), lambda: bool(stop))
         self._app = build_app(settings, name)
-        source = self._app.topic(
-            *topics, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", allow_empty=True
+        self._fetches = self._app.channel(maxsize=1)
+        self._app.transport = self._transport = Transport(
+            self._app.conf.broker_consumer,
+            self._app,
+            deliver=self._fetches.put,
+            start_positions=self._reader.start_positions,
+            max_records=batch,
+            within_s=within_s,
         )
-        self._app.agent(source, name=name)(self._consume)
+        for topic in topics:
+            self._app.topics.add(self._app.topic(topic))
+        self._app.agent(self._fetches, name=name)(self._consume)
         self._app.on_partitions_assigned.connect(self._on_assigned)
         self._app.on_partitions_revoked.connect(self._on_revoked)
 
@@ -150,6 +167,8 @@ class JobWorker:
                     started.result()
                 if _coordination_ended(self._app):
                     raise Fatal("the Kafka client's group coordination failed, see above: restart this process")
+                if self._refused_at_s is not None and time.monotonic() > self._refused_at_s + SESSION_TIMEOUT_S:
+                    raise Fatal("the group refused this worker and did not take it in again: restart this process")
                 if time.monotonic() >= next_tick and self._assigned:
                     next_tick = time.monotonic() + _TICK_S
                     await self._guarded(self._processor.tick)
@@ -164,10 +183,8 @@ class JobWorker:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_STOP_S):
-                # Finish and commit the current batch before Faust releases the partitions.
+                # Finish the current fetch before Faust releases the partitions.
                 await loop.run_in_executor(self._thread, _nothing)
-                await asyncio.sleep(0)
-                await self._app.consumer.commit()
                 await self._app.stop()
         except TimeoutError:
             log.warning("Faust did not stop within %g s: Kafka delivers uncommitted records again", _STOP_S)
@@ -176,18 +193,15 @@ class JobWorker:
         started.cancel()
         await loop.run_in_executor(self._thread, self._processor.shut_down)
         self._thread.shutdown()
+        self._reader.close()
 
     async def _consume(self, stream: Any) -> None:
-        async for events in stream.noack_take(self._batch, within=self._within_s):
+        async for fetch in stream:
             if self._fault is not None or self._stop or self._revoking:
-                continue  # not acknowledged: Kafka delivers it again, here or to another worker
-            generation = self._app.consumer_generation_id
-            current = [event for event in events if event.message.generation_id == generation]
+                continue  # not committed: Kafka delivers it again, here or to another worker
             began = time.monotonic()
-            if await self._guarded(self._processor.process, [_record(event.message) for event in current]):
-                for event in current:
-                    await stream.ack(event)
-                self._observe(current, began)
+            if await self._guarded(self._processor.process, fetch):
+                self._observe(fetch, began)
 
     async def _guarded(self, call: Callable[..., None], *arguments: Any) -> bool:
         """Run a call in the processor's thread. Return False if it was cancelled or raised; `run` raises the error."""
@@ -195,28 +209,37 @@ class JobWorker:
             await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
         except Cancelled:
             return False
+        except Refused as error:
+            # aiokafka learns it from its next heartbeat and joins the group again; then `_on_assigned` is called.
+            log.warning("gave up all partitions: %s", error)
+            metrics.READY.set(0)
+            self._refused_at_s = time.monotonic()
+            return False
         except Exception as error:
             if self._fault is None:
                 self._fault = error
             return False
         return True
 
-    def _observe(self, events: Sequence[Any], began: float) -> None:
+    def _observe(self, fetch: Fetch, began: float) -> None:
+        if not fetch.records:
+            return
         metrics.BATCH_SECONDS.observe(time.monotonic() - began)
-        for topic, records in Counter(event.message.topic for event in events).items():
+        for topic, records in Counter(record.topic for record in fetch.records).items():
             metrics.RECORDS_IN.labels(topic).inc(records)
-        newest = max((event.message.timestamp for event in events), default=time.time())
-        metrics.LAG_SECONDS.set(max(0.0, time.time() - newest))
+        newest_ms = max(record.timestamp_ms for record in fetch.records)
+        metrics.LAG_SECONDS.set(max(0.0, time.time() - newest_ms / 1000))
 
     async def _on_assigned(self, _app: Any, /, *arguments: Any, **_: Any) -> None:
         [assigned] = arguments
         self._assigned = {tp.partition for tp in assigned}
-        self._revoking = False
+        self._revoking, self._refused_at_s = False, None
+        member = self._transport.member()
         # Not awaited: rebuilding state takes longer than a rebalance may.
-        self._recovering = asyncio.ensure_future(self._recover(self._assigned))
+        self._recovering = asyncio.ensure_future(self._recover(self._assigned, member))
 
-    async def _recover(self, partitions: set[int]) -> None:
-        if await self._guarded(self._processor.open, partitions) and not self._revoking:
+    async def _recover(self, partitions: set[int], member: GroupMember) -> None:
+        if await self._guarded(self._processor.open, partitions, member) and not self._revoking:
             log.info("ready with partitions %s", sorted(partitions))
             metrics.READY.set(1)
 
@@ -236,12 +259,6 @@ def _coordination_ended(app: Any) -> bool:
     client = getattr(thread, "_consumer", None)
     task = getattr(getattr(client, "_coordinator", None), "_coordination_task", None)
     return task is not None and task.done()
-
-
-def _record(message: Any) -> Record:
-    return Record(
-        message.topic, message.partition, message.offset, int(message.timestamp * 1000), message.key, message.value
-    )
 
 
 def _nothing() -> None:

@@ -1,8 +1,9 @@
-"""Store the state of one job for one partition in RocksDB, together with its input offsets and its outbox.
+"""Store the state of one job for one partition in RocksDB, together with its input offsets.
 
-One atomic write contains the changes of a batch of records, the input offsets after it and its outputs. So state,
-position and outbox agree after a kill at any moment. The write-ahead log survives a killed process. A lost machine
-loses at most the newest batches; the state is then behind the committed offsets, and `recovery.py` folds them again.
+One atomic write contains the changes of a batch of records and the input offsets after it. So state and position agree
+after a kill at any moment. The write follows the transaction that published the batch's outputs and committed its
+offsets: state is never ahead of the committed offsets. After a kill between the two, or on a lost machine, it is
+behind them, and `recovery.py` folds the records again.
 """
 
 import shutil
@@ -17,6 +18,7 @@ from stepstream.core.process import Fatal
 
 _OFFSETS = b"\x00offsets"
 _OUTBOX = b"\x00outbox"
+"""Where earlier releases kept outputs before they published them."""
 _WRITE_BUFFER_BYTES = 4 << 20
 _FORMAT = 1
 
@@ -37,7 +39,12 @@ class PartitionState:
         self.folder = folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._db = _open(folder)
-        self.identity, self.position, self.written_ms = self._read_position()
+        self.identity, self.position, self.written_ms, self.ticks = self._read_position()
+
+    @property
+    def has_outbox(self) -> bool:
+        """True if an earlier release wrote outputs here that it may not have published."""
+        return self.get(_OUTBOX) is not None
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
@@ -56,14 +63,14 @@ class PartitionState:
         """Return an empty set of changes on top of the state."""
         return Changes(self)
 
-    def write(self, changes: "Changes", position: Mapping[str, int], now_ms: int, outbox: bytes = b"") -> None:
-        """Write changes, input offsets and outputs atomically. Use `changes` only once.
+    def write(self, changes: "Changes", position: Mapping[str, int], now_ms: int, ticks: int | None = None) -> None:
+        """Write changes and input offsets atomically. Use `changes` only once.
 
         Args:
             changes: changed keys.
             position: next offset to fold, by input topic; other topics keep theirs.
             now_ms: time of the write.
-            outbox: packed outputs; empty: the outbox does not change.
+            ticks: number of committed ticks; None: it stays.
         """
         batch = changes.batch
         for key, value in changes.overlay.items():
@@ -73,25 +80,16 @@ class PartitionState:
                 batch.put(key, value)
         self.position = Position(self.position | dict(position))
         self.written_ms = now_ms
+        self.ticks = self.ticks if ticks is None else ticks
         batch.put(_OFFSETS, self._encode_position())
-        if outbox:
-            batch.put(_OUTBOX, outbox)
         self._db.write(batch)
-
-    def outbox(self) -> bytes | None:
-        """Return the outputs of the last batch if they may be unpublished, else None."""
-        return self.get(_OUTBOX)
-
-    def clear_outbox(self) -> None:
-        """Mark the outputs of the last batch as published."""
-        self._db.delete(_OUTBOX)
 
     def reset(self, identity: str) -> None:
         """Delete everything; `identity` names the log from which the state is folded next."""
         self._db.close()
         shutil.rmtree(self.folder)
         self._db = _open(self.folder)
-        self.identity, self.position, self.written_ms = identity, Position(), 0
+        self.identity, self.position, self.written_ms, self.ticks = identity, Position(), 0, 0
         self._db.put(_OFFSETS, self._encode_position())
 
     def close(self) -> None:
@@ -99,16 +97,15 @@ class PartitionState:
         self._db.close()
 
     def _encode_position(self) -> bytes:
-        return orjson.dumps(
-            {"format": _FORMAT, "log": self.identity, "next": self.position, "written_ms": self.written_ms}
-        )
+        entry = {"format": _FORMAT, "log": self.identity, "next": self.position, "written_ms": self.written_ms}
+        return orjson.dumps(entry | {"ticks": self.ticks})
 
-    def _read_position(self) -> tuple[str, Position, int]:
+    def _read_position(self) -> tuple[str, Position, int, int]:
         encoded = self.get(_OFFSETS)
         stored = orjson.loads(encoded) if encoded is not None else {}
         if stored.get("format") != _FORMAT:
-            return "", Position(), 0
-        return stored["log"], Position(stored["next"]), stored["written_ms"]
+            return "", Position(), 0, 0
+        return stored["log"], Position(stored["next"]), stored["written_ms"], stored.get("ticks", 0)
 
 
 class Changes:

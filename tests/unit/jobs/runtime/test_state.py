@@ -1,4 +1,4 @@
-"""State: one atomic write of changes, position and outbox."""
+"""State: one atomic write of changes, position and number of ticks."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stepstream.core.process import Fatal
 from stepstream.jobs.runtime.state import PartitionState
 
 
-def test_changes_position_and_outbox_survive_together(tmp_path: Path) -> None:
+def test_changes_position_and_ticks_survive_together(tmp_path: Path) -> None:
     state = PartitionState(tmp_path / "job" / "0")
     state.reset("log-1")
     changes = state.begin()
@@ -16,7 +16,7 @@ def test_changes_position_and_outbox_survive_together(tmp_path: Path) -> None:
     changes.put(b"a2", b"y")
     assert changes.get(b"a1") == b"x"
     assert state.get(b"a1") is None
-    state.write(changes, {"steps": 3}, 17, b"out")
+    state.write(changes, {"steps": 3}, 17, 5)
     more = state.begin()
     more.delete(b"a1")
     assert more.get(b"a1") is None
@@ -25,9 +25,7 @@ def test_changes_position_and_outbox_survive_together(tmp_path: Path) -> None:
     again = PartitionState(tmp_path / "job" / "0")
     assert (again.identity, again.position, again.written_ms) == ("log-1", {"steps": 3, "feedback": 1}, 18)
     assert list(again.scan(b"a")) == [(b"2", b"y")]
-    assert again.outbox() == b"out"
-    again.clear_outbox()
-    assert again.outbox() is None
+    assert again.ticks == 5
     again.close()
 
 
@@ -49,9 +47,9 @@ def test_reset_deletes_everything(tmp_path: Path) -> None:
     state = PartitionState(tmp_path / "0")
     changes = state.begin()
     changes.put(b"a", b"x")
-    state.write(changes, {"steps": 3}, 17, b"out")
+    state.write(changes, {"steps": 3}, 17, 5)
     state.reset("log-2")
-    assert (state.get(b"a"), state.outbox(), state.position, state.identity) == (None, None, {}, "log-2")
+    assert (state.get(b"a"), state.ticks, state.position, state.identity) == (None, 0, {}, "log-2")
     state.close()
 
 

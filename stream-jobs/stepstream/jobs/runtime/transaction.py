@@ -1,0 +1,252 @@
+"""Publish outputs and commit input offsets in one Kafka transaction: both take effect, or neither."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as Offset
+
+from stepstream.config import Settings
+from stepstream.core.process import Fatal
+from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.fetch import GroupMember
+from stepstream.jobs.runtime.outputs import Output
+from stepstream.jobs.runtime.record import TopicPartition
+from stepstream.jobs.runtime.retry import Cancelled
+from stepstream.topics.codec import Codec
+from stepstream.topics.producer import DeliveryFailed, EventProducer
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 20.0
+"""Longest transaction. Below the group's session timeout: a dead worker's open transaction ends before its partitions
+have a new owner. Until then, it hides the later records of the partitions that it wrote to."""
+_ATTEMPT_S = 2.0
+_GRACE_S = 10.0
+"""Longest wait for the outcome of a commit after the work was cancelled."""
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0
+
+_REFUSED = (
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+)
+_UNAVAILABLE = (
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+
+
+class Refused(Exception):
+    """The group does not accept offsets of this member: its partitions have, or will have, another owner."""
+
+
+class TransactionalPublisher:
+    """The one transactional producer of a worker. Use from one thread.
+
+    A process that starts with the same id fences the older one and aborts its open transaction.
+    """
+
+    def __init__(
+        self, settings: Settings, codec: Codec, source: str, transactional_id: str, cancelled: Callable[[], bool]
+    ) -> None:
+        """Connect lazily. `source` is `ce_source` of every event; waits end once `cancelled` returns True."""
+        self._cancelled = cancelled
+        self._id = transactional_id
+        self._is_initialized = False
+        self._events = _TransactionalProducer(
+            settings,
+            codec,
+            source,
+            {
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": int(TIMEOUT_S * 1000),
+                "message.timeout.ms": int(TIMEOUT_S * 1000),
+                # A transaction waits while the one before writes its markers, by default for 100 ms.
+                "retry.backoff.ms": 2,
+                "retry.backoff.max.ms": 100,
+            },
+        )
+        self._producer = self._events.transactions
+
+    def initialize(self) -> None:
+        """Fence older producers of the id and abort their open transaction; the first call blocks until then.
+
+        Raises:
+            Cancelled: the work was cancelled while waiting for a broker.
+            Fatal: this producer is fenced.
+        """
+        if not self._is_initialized:
+            self._repeat(lambda: self._producer.init_transactions(_ATTEMPT_S))
+            self._is_initialized = True
+
+    def commit(self, outputs: Sequence[Output], offsets: list[Offset], member: GroupMember) -> None:
+        """Publish outputs and commit offsets together; block until both took effect, however long a broker is away.
+
+        1. Begin a transaction and queue the outputs.
+        2. Send the offsets, which the group's coordinator refuses for an older generation or another member.
+        3. Commit. If a broker was unavailable, abort and begin again.
+
+        Raises:
+            Refused: the member may not commit; nothing took effect.
+            Cancelled: the work was cancelled while a broker was unavailable; nothing took effect.
+            DeliveryFailed: Kafka rejected an event permanently; nothing took effect.
+            Fatal: a newer process has the same id, or the outcome is unknown: restart, which settles it.
+        """
+        self.initialize()
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                self._producer.begin_transaction()
+                self._send(outputs)
+                self._repeat(lambda: self._producer.send_offsets_to_transaction(offsets, member.encode(), _ATTEMPT_S))
+                self._finish()
+                break
+            except Cancelled:
+                self._abort()
+                raise
+            except KafkaException as error:
+                self._recover(error)
+            log.warning("retrying a transaction of %s", self._id)
+            if self._cancelled():
+                raise Cancelled
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        for topic, records in Counter(output.topic for output in outputs).items():
+            metrics.RECORDS_OUT.labels(topic).inc(records)
+
+    def _send(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            while True:
+                try:
+                    self._events.send_stamped(
+                        output.topic, output.key, output.value, output.event_id, output.occurred_at_us
+                    )
+                    break
+                except BufferError:
+                    if not self._producer.poll(_ATTEMPT_S) and self._cancelled():
+                        raise Cancelled from None
+
+    def _finish(self) -> None:
+        """Commit. Once begun, the commit may take effect at any time: wait for its outcome."""
+        gives_up_s: float | None = None
+        while True:
+            try:
+                return self._producer.commit_transaction(_ATTEMPT_S)
+            except KafkaException as error:
+                if not _is_retriable(error):
+                    raise
+                now = time.monotonic()
+                if gives_up_s is None and self._cancelled():
+                    gives_up_s = now + _GRACE_S
+                if gives_up_s is not None and now > gives_up_s:
+                    raise Fatal(
+                        f"stopped before the broker answered to the commit of '{self._id}': its outcome is unknown; "
+                        "restart this process, which settles it"
+                    ) from error
+
+    def _recover(self, error: KafkaException) -> None:
+        """Abort the transaction; return if it may be repeated.
+
+        Raises:
+            Refused, DeliveryFailed, Fatal: it may not.
+        """
+        fault: KafkaError = error.args[0]
+        if not fault.txn_requires_abort():
+            raise self._fatal(fault) from error
+        self._abort()
+        permanent = [text for code, text in self._events.rejected if code not in _UNAVAILABLE]
+        self._events.rejected.clear()
+        if fault.code() in _REFUSED:
+            raise Refused(f"the group refused the offsets of this worker: {fault.str()}") from error
+        if permanent or fault.code() not in _UNAVAILABLE:
+            reason = permanent[0] if permanent else fault.str()
+            raise DeliveryFailed(f"Kafka rejected a transaction of '{self._id}': {reason}") from error
+
+    def _abort(self) -> None:
+        try:
+            self._repeat(lambda: self._producer.abort_transaction(_ATTEMPT_S), grace_s=_GRACE_S)
+        except KafkaException as error:
+            raise self._fatal(error.args[0]) from error
+        except Cancelled as error:
+            raise Fatal(f"stopped before the broker aborted the transaction of '{self._id}'") from error
+
+    def _repeat(self, call: Callable[[], object], grace_s: float = 0.0) -> None:
+        """Repeat a call until it succeeds.
+
+        Raises:
+            Cancelled: the work was cancelled, and then `grace_s` seconds passed.
+            Fatal: this producer is fenced.
+            KafkaException: the transaction must be aborted.
+        """
+        gives_up_s: float | None = None
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as error:
+                fault: KafkaError = error.args[0]
+                if fault.fatal():
+                    raise self._fatal(fault) from error
+                if fault.txn_requires_abort() or not _is_retriable(error):
+                    raise
+                now = time.monotonic()
+                if gives_up_s is None and self._cancelled():
+                    gives_up_s = now + grace_s
+                if gives_up_s is not None and now >= gives_up_s:
+                    raise Cancelled from error
+                time.sleep(_FIRST_WAIT_S)
+
+    def _fatal(self, fault: KafkaError) -> Fatal:
+        return Fatal(
+            f"the transactional producer '{self._id}' cannot continue ({fault.str()}): a newer process has the same "
+            "id, or the broker ended its transaction; restart this process"
+        )
+
+
+def committed_offsets(positions: Mapping[TopicPartition, int], metadata: Mapping[TopicPartition, str]) -> list[Offset]:
+    """Return offsets to commit; `metadata` is text that the group keeps beside an offset."""
+    return [
+        Offset(topic, partition, offset, metadata=metadata.get((topic, partition), ""))
+        for (topic, partition), offset in positions.items()
+    ]
+
+
+def _is_retriable(error: KafkaException) -> bool:
+    fault: KafkaError = error.args[0]
+    # A broker that has just started answers NOT_COORDINATOR for a moment.
+    return not fault.fatal() and not fault.txn_requires_abort() and (fault.retriable() or fault.code() in _UNAVAILABLE)
+
+
+class _TransactionalProducer(EventProducer):
+    """Gives access to the transactions, and keeps the codes of rejected events."""
+
+    rejected: list[tuple[int, str]]
+    """Code and text of the events that Kafka rejected; the caller clears it."""
+
+    def __init__(self, settings: Settings, codec: Codec, source: str, config: Mapping[str, Any]) -> None:
+        self.rejected = []
+        super().__init__(settings.kafka, codec, source, linger_ms=0.0, extra_config=config)
+
+    @property
+    def transactions(self) -> Producer:
+        """The client's producer."""
+        return self._producer
+
+    def _note_failure(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.rejected.append((error.code(), f"{message.topic()}: {error}"))

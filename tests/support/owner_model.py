@@ -1,0 +1,247 @@
+"""Model a log, a consumer group and its workers, for one partition of each topic: transactions, owners and crashes.
+
+The workers are real: `FoldProcessor` with a real fold and RocksDB. Only the broker and its clients are models. A
+worker may be killed or paused at each of its calls to the broker. While it is paused, another one may own the
+partition.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as Offset
+from fold_harness import LocalCodec
+
+from stepstream.config import JobsSettings, Settings
+from stepstream.core.process import Fatal
+from stepstream.jobs.runtime import processor
+from stepstream.jobs.runtime.fetch import Fetch, GroupMember
+from stepstream.jobs.runtime.fold import FoldJob
+from stepstream.jobs.runtime.log_reader import Committed
+from stepstream.jobs.runtime.outputs import Output
+from stepstream.jobs.runtime.processor import FoldProcessor
+from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.transaction import Refused
+
+T0_MS = 1_760_000_100_000
+CODEC = LocalCodec()
+
+
+class Killed(Exception):
+    """The process was killed."""
+
+
+@dataclass
+class Entry:
+    """One offset of a topic; a marker has no record."""
+
+    record: Record | None
+    state: str
+    """`committed`, `open` or `aborted`."""
+
+
+@dataclass
+class Transaction:
+    """An open or ended transaction."""
+
+    entries: list[Entry] = field(default_factory=list)
+    topics: set[str] = field(default_factory=set)
+    offsets: dict[str, Committed] = field(default_factory=dict)
+    state: str = "open"
+
+
+class Log:
+    """One partition of every topic, and the group that reads them."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[Entry]] = {}
+        self.committed: dict[str, Committed] = {}
+        self.generation, self.owner = 0, ""
+        self.transactions: dict[str, Transaction] = {}
+        """The newest transaction of each transactional id."""
+        self.epochs: dict[str, int] = {}
+
+    def append(self, topic: str, key: str, value: bytes, state: str = "committed") -> Entry:
+        entries = self.topics.setdefault(topic, [])
+        entry = Entry(Record(topic, 0, len(entries), T0_MS + len(entries), key.encode(), value), state)
+        entries.append(entry)
+        return entry
+
+    def end(self, topic: str) -> int:
+        return len(self.topics.get(topic, []))
+
+    def last_stable_offset(self, topic: str) -> int:
+        states = [entry.state for entry in self.topics.get(topic, [])]
+        return states.index("open") if "open" in states else len(states)
+
+    def finish(self, transaction: Transaction, state: str) -> None:
+        """Commit or abort."""
+        assert transaction.state == "open"
+        transaction.state = state
+        for entry in transaction.entries:
+            entry.state = state
+        for topic in transaction.topics:
+            self.topics[topic].append(Entry(None, "committed"))
+        if state == "committed":
+            self.committed |= transaction.offsets
+
+    def settle(self, outcome: Callable[[], str]) -> None:
+        """End the open transactions of workers that do not go on."""
+        for transaction in self.transactions.values():
+            if transaction.state == "open":
+                self.finish(transaction, outcome() if transaction.offsets else "aborted")
+
+    def read(self, topic: str, begin: int, end: int) -> list[Record]:
+        stable = self.last_stable_offset(topic)
+        entries = self.topics.get(topic, [])[begin : min(end, stable)]
+        return [entry.record for entry in entries if entry.state == "committed" and entry.record is not None]
+
+    def events(self, topic: str) -> list[Any]:
+        return [CODEC.decode(topic, record.value) for record in self.read(topic, 0, self.end(topic))]
+
+
+class Reader:
+    """`LogReader` of a `Log`. A call that waits for open transactions ends them: `outcome` says how."""
+
+    def __init__(self, log: Log, outcome: Callable[[], str]) -> None:
+        self._log, self._outcome = log, outcome
+
+    def identity(self, _topics: Sequence[str]) -> str:
+        return "log"
+
+    def committed(self, topics: Iterable[str], _partitions: Iterable[int]) -> dict[tuple[str, int], Committed]:
+        self._log.settle(self._outcome)
+        return {(topic, 0): self._log.committed[topic] for topic in topics if topic in self._log.committed}
+
+    def bounds(self, topic: str, _partition: int) -> tuple[int, int]:
+        return 0, self._log.last_stable_offset(topic)
+
+    def ends(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return {(topic, number): self._log.end(topic) for topic, number in partitions}
+
+    def since(self, topic: str, _timestamp_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
+        return {(topic, 0): (0, self._log.end(topic))}
+
+    def read(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[list[Record]]:
+        self._log.settle(self._outcome)
+        for (topic, _), (begin, end) in ranges.items():
+            yield self._log.read(topic, begin, end)
+
+    def partition_of(self, _topic: str, _key: str) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+class Publisher:
+    """`TransactionalPublisher` of a `Log`. `interrupt(point)` may raise `Killed`, or let others act and return."""
+
+    def __init__(self, log: Log, transactional_id: str, interrupt: Callable[[str], None]) -> None:
+        self._log, self._id, self._interrupt = log, transactional_id, interrupt
+        self._epoch: int | None = None
+
+    def initialize(self) -> None:
+        if self._epoch is None:
+            before = self._log.transactions.get(self._id)
+            if before is not None and before.state == "open":
+                self._log.finish(before, "aborted")
+            self._epoch = self._log.epochs[self._id] = self._log.epochs.get(self._id, 0) + 1
+
+    def commit(self, outputs: Sequence[Output], offsets: list[Offset], member: GroupMember) -> None:
+        self._interrupt("beginning")
+        self._check_epoch()
+        transaction = self._log.transactions[self._id] = Transaction()
+        for output in outputs:
+            transaction.entries.append(self._log.append(output.topic, output.key, output.value, "open"))
+            transaction.topics.add(output.topic)
+        self._interrupt("published")
+        self._check_open(transaction)
+        if (member.generation, member.member_id) != (self._log.generation, self._log.owner):
+            self._log.finish(transaction, "aborted")
+            raise Refused("another owner")
+        transaction.offsets = {one.topic: Committed(one.offset, one.metadata or "") for one in offsets}
+        self._interrupt("offsets sent")
+        if transaction.state != "committed":  # another worker may have waited for its outcome
+            self._check_open(transaction)
+            self._log.finish(transaction, "committed")
+        self._interrupt("committed")
+
+    def _check_epoch(self) -> None:
+        if self._log.epochs[self._id] != self._epoch:
+            raise Fatal("fenced")
+
+    def _check_open(self, transaction: Transaction) -> None:
+        self._check_epoch()
+        if transaction.state != "open":
+            raise Fatal("the broker ended the transaction")
+
+
+class Worker:
+    """A worker of one job; it survives its processes."""
+
+    def __init__(self, name: str, log: Log, folder: Path, make_job: Callable[[Settings], FoldJob]) -> None:
+        self.name, self.log, self._folder, self._make_job = name, log, folder, make_job
+        self.processes, self.losses = 0, 0
+        self.interrupt: Callable[[str], None] = lambda _point: None
+        self.outcome: Callable[[], str] = lambda: "aborted"
+        self.processor: FoldProcessor | None = None
+        self.member: GroupMember | None = None
+        self.positions: dict[str, int] = {}
+        self.inputs: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Start a process."""
+        self.processes += 1
+        configured = Settings(jobs=JobsSettings(state=self._folder / f"{self.name}-{self.losses}"))
+        job = self._make_job(configured)
+        self.inputs = tuple(job.inputs)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(processor, "sealing_codec", lambda _: LocalCodec())
+            patch.setattr(processor, "LogReader", lambda *_: Reader(self.log, self.outcome))
+            patch.setattr(processor, "TransactionalPublisher", self._publisher)
+            self.processor = FoldProcessor(configured, job, lambda: False)
+        self.member = None
+
+    def _publisher(self, *_: Any) -> Publisher:
+        return Publisher(self.log, self.name, lambda point: self.interrupt(point))
+
+    def kill(self, *, with_folder: bool = False) -> None:
+        """End the process; `with_folder` also loses its machine."""
+        if self.processor is not None:
+            self.processor.shut_down()
+        self.processor = self.member = None
+        self.losses += with_folder
+
+    def own(self) -> None:
+        """Become the owner in a new generation; the owner before does not notice."""
+        if self.processor is None:
+            self.start()
+        assert self.processor is not None
+        self.log.generation += 1
+        self.log.owner = f"{self.name}#{self.processes}"
+        self.member = GroupMember("group", self.log.generation, self.log.owner, self.name)
+        self.processor.open([0], self.member)
+        committed = self.log.committed
+        self.positions = {topic: committed[topic].offset if topic in committed else 0 for topic in self.inputs}
+
+    def deliver(self, most: int) -> bool:
+        """Process the next fetch, of up to `most` records a topic. Return False if there is nothing to read."""
+        assert self.processor is not None
+        assert self.member is not None
+        records: list[Record] = []
+        moved: dict[tuple[str, int], tuple[int, int]] = {}
+        for topic, begin in self.positions.items():
+            stable = self.log.last_stable_offset(topic)
+            found = self.log.read(topic, begin, stable)
+            end = found[most].offset if len(found) > most else stable
+            records += found[:most]
+            if end > begin:
+                moved[topic, 0] = begin, end
+        if not moved:
+            return False
+        self.positions |= {topic: end for (topic, _), (_, end) in moved.items()}
+        self.processor.process(Fetch(self.member, records, moved))
+        return True

@@ -1,0 +1,270 @@
+"""Test that no order of owners, crashes, pauses and aborted transactions changes what a job publishes in effect.
+
+Each seed is one schedule. `make test-owners` runs 20,000 of them.
+"""
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from owner_model import CODEC, Entry, Killed, Log, Worker
+from stream_records import as_governed, make_ending, make_feedback, make_steps
+
+from stepstream.config import LabelSettings, Settings
+from stepstream.core.process import Fatal
+from stepstream.jobs import label
+from stepstream.jobs.govern import Govern
+from stepstream.jobs.governance.active_policy import ActivePolicies
+from stepstream.jobs.label import Label
+from stepstream.jobs.measure import Measure
+from stepstream.jobs.runtime.fold import FoldJob
+from stepstream.jobs.runtime.transaction import Refused
+
+SCHEDULES = int(os.environ.get("OWNER_SCHEDULES", "150"))
+FIRST = int(os.environ.get("OWNER_FIRST_SEED", "0"))
+NOW_US = time.time_ns() // 1000
+"""`govern` forgets events by their own time."""
+Events = list[tuple[str, str, bytes]]
+NEWEST: dict[str, Callable[[Any], Any]] = {
+    "labeled-trajectories": lambda event: (event["trajectory_id"], event["revision"]),
+    "trajectory-stats": lambda event: (event["scope"], event["key"], event["version"]),
+    "component-stats": lambda event: (event["key"], event["version"]),
+}
+"""Key and number of an event's state, by topic; a state has one event."""
+
+
+def script() -> list[tuple[str, Any]]:
+    """Return steps and feedback of three trajectories, in which two events come twice."""
+    events: list[tuple[str, Any]] = []
+    at: Any = {"occurred_at_us": NOW_US}
+    for name in ("a", "b", "c"):
+        events += [("steps", step) for step in make_steps(name, 3, at_us=NOW_US - 10_000_000)]
+        events += [("feedback", make_ending(name, 3, **at)), ("feedback", make_feedback(name, 0.0, number=1, **at))]
+    events += [("feedback", make_feedback("a", 0.5, number=2, **at)), events[0], events[3]]
+    return events
+
+
+def encoded(topic: str, event: Any) -> tuple[str, str, bytes]:
+    return topic, event.get("group_id") or event["trajectory_id"], CODEC.encode(topic, event)
+
+
+def raw_events() -> Events:
+    return [encoded(topic, event) for topic, event in script()]
+
+
+def governed_events() -> Events:
+    return [encoded(f"governed-{topic}", as_governed(event)) for topic, event in script()]
+
+
+@cache
+def labels() -> tuple[tuple[str, str, bytes], ...]:
+    """The labels of all revisions, as `label` publishes them if each record is a batch."""
+    with scratch_folder() as folder, one_job(make_label):
+        log = Log()
+        worker = Worker("one", log, folder, make_label)
+        worker.own()
+        for event in governed_events():
+            log.append(*event)
+            finish(worker)
+        worker.kill()
+    return tuple(encoded("labeled-trajectories", event) for event in log.events("labeled-trajectories"))
+
+
+def make_govern(settings: Settings) -> FoldJob:
+    return Govern(settings, ActivePolicies(b"key", {}, {}), lambda *_: False)
+
+
+def make_label(settings: Settings) -> FoldJob:
+    return Label(settings.model_copy(update={"label": LabelSettings(keep_days=100_000)}))
+
+
+def make_measure(_: Settings) -> FoldJob:
+    return Measure()
+
+
+JOBS: list[tuple[Callable[[Settings], FoldJob], Callable[[], Events]]] = [
+    (make_govern, raw_events),
+    (make_label, governed_events),
+    (make_measure, lambda: list(labels())),
+]
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="stepstream-owners-", dir=memory if memory.is_dir() else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def one_job(_make: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(label, "sealing_codec", lambda _: CODEC)
+        yield
+
+
+def finish(worker: Worker) -> None:
+    """Process everything, and take all decisions in time."""
+    assert worker.processor is not None
+    for _ in range(20):
+        before = sum(worker.log.end(topic) for topic in worker.log.topics)
+        while worker.deliver(1_000):
+            pass
+        worker.processor.tick()
+        if sum(worker.log.end(topic) for topic in worker.log.topics) == before and not worker.deliver(1_000):
+            return
+    raise AssertionError("the job does not come to rest")
+
+
+class Schedule:
+    """Runs one schedule of a job's workers."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.rng = random.Random(seed)
+        make, events = JOBS[seed % len(JOBS)]
+        self.log, self.pending = Log(), events()
+        if make is not make_measure:  # labels of a trajectory are in order
+            self.rng.shuffle(self.pending)
+        self.workers = [Worker(name, self.log, folder, make) for name in ("one", "two")]
+        self.depth = 0
+        for worker in self.workers:
+            worker.interrupt = partial(self._interrupt, worker)
+            worker.outcome = lambda: self.rng.choice(["committed", "aborted"])
+
+    def run(self) -> None:
+        while self.pending:
+            self._act()
+        for _ in range(self.rng.randrange(6)):
+            self._act()
+        self.log.settle(lambda: "aborted")
+        for worker in self.workers:
+            worker.interrupt = lambda _point: None
+        last = self.rng.choice(self.workers)
+        self._attempt(last, last.own)
+        finish(last)
+        for worker in self.workers:
+            worker.kill()
+
+    def _act(self) -> None:
+        worker = self.rng.choice(self.workers)
+        action = self.rng.choices(
+            [self._append, self._append_aborted, self._own, self._deliver, self._tick, self._kill],
+            [6, 1, 2, 8, 2, 1],
+        )[0]
+        action(worker)
+
+    def _append(self, _worker: Worker) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            if self.pending:
+                self.log.append(*self.pending.pop(0))
+
+    def _append_aborted(self, _worker: Worker) -> None:
+        """Another producer's transaction fails: its records are on the log and must have no effect."""
+        if self.pending:
+            topic, key, value = self.pending[0]
+            self.log.append(topic, key, value, "aborted")
+            self.log.topics[topic].append(Entry(None, "committed"))
+
+    def _own(self, worker: Worker) -> None:
+        self._attempt(worker, worker.own)
+
+    def _deliver(self, worker: Worker) -> None:
+        if worker.member is not None:
+            self._attempt(worker, lambda: worker.deliver(self.rng.randint(1, 4)))
+
+    def _tick(self, worker: Worker) -> None:
+        if worker.processor is not None:
+            self._attempt(worker, worker.processor.tick)
+
+    def _kill(self, worker: Worker) -> None:
+        worker.kill(with_folder=self.rng.random() < 0.3)
+
+    def _attempt(self, worker: Worker, call: Callable[[], object]) -> None:
+        process = worker.processor
+        try:
+            call()
+        except (Killed, Fatal):
+            if worker.processor is process or process is None:
+                worker.kill(with_folder=self.rng.random() < 0.3)
+        except Refused:
+            worker.member = None  # until it joins again
+
+    def _interrupt(self, caller: Worker, _point: str) -> None:
+        """Kill the worker that calls the broker, or pause it while the other one acts."""
+        chance = self.rng.random()
+        if chance < 0.08:
+            raise Killed
+        if chance < 0.25 and self.depth == 0:
+            self.depth = 1
+            try:
+                [other] = [worker for worker in self.workers if worker is not caller]
+                for _ in range(self.rng.randint(1, 4)):
+                    self.rng.choice([self._own, self._deliver, self._append, self._tick])(other)
+            finally:
+                self.depth = 0
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, 50))
+def test_a_schedule_of_owners_has_the_effect_of_one_owner(first: int) -> None:
+    with one_job(None):
+        for seed in range(FIRST + first, FIRST + min(first + 50, SCHEDULES)):
+            with scratch_folder() as folder:
+                check(seed, folder)
+
+
+def check(seed: int, folder: Path) -> None:
+    schedule = Schedule(seed, folder)
+    schedule.run()
+    log = schedule.log
+    reference = Log()
+    make, _ = JOBS[seed % len(JOBS)]
+    worker = Worker("reference", reference, folder, make)
+    worker.start()
+    inputs = set(worker.inputs)
+    for topic in inputs:
+        reference.topics[topic] = [Entry(entry.record, entry.state) for entry in log.topics.get(topic, [])]
+    ends = {topic: reference.end(topic) for topic in inputs}
+    worker.own()
+    finish(worker)
+    worker.kill()
+    assert {topic: reference.end(topic) for topic in inputs} == ends, f"seed {seed}: a decision is missing"
+    outputs = (log.topics.keys() | reference.topics.keys()) - inputs
+    for topic in outputs | inputs & {"closures"}:
+        events, expected = log.events(topic), reference.events(topic)
+        ids = [event["event_id"] for event in events]
+        assert len(ids) == len(set(ids)), f"seed {seed}: {topic} has an event twice"
+        if topic in NEWEST:
+            said = [NEWEST[topic](event) for event in events]
+            assert len(said) == len(set(said)), f"seed {seed}: {topic} says two things about one state"
+            assert newest(topic, events) == newest(topic, expected), f"seed {seed}: {topic}"
+        elif topic not in inputs and not (topic == "dead-letters" and make is make_label):
+            # A closure whose trajectory has no step yet is a dead letter; that depends on how the inputs interleave.
+            assert by_content(events) == by_content(expected), f"seed {seed}: {topic}"
+
+
+def newest(topic: str, events: list[Any]) -> dict[Any, Any]:
+    """Return the last event of each key, without what depends on the number of batches."""
+    by_key: dict[Any, Any] = {}
+    last: dict[Any, int] = {}
+    for event in events:
+        *key, number = NEWEST[topic](event)
+        assert number > last.get(tuple(key), 0), f"{topic}: {key} goes back to {number}"
+        last[tuple(key)] = number
+        varying = {"event_id", "revision", "version"}
+        by_key[tuple(key)] = {name: value for name, value in event.items() if name not in varying}
+    return by_key
+
+
+def by_content(events: list[Any]) -> list[str]:
+    return sorted(repr(sorted(event.items(), key=lambda item: item[0])) for event in events)
