@@ -77,7 +77,22 @@ class LabelSettings(Section):
     reward_spec: Path | None = setting(
         None, "TOML file of the reward specification; default: the outcome is the only component."
     )
-    keep_days: int = setting(30, "Time to keep a closed trajectory for late feedback.", unit="days", ge=1)
+    keep_days: int = setting(
+        30,
+        "Time to keep a closed trajectory for late feedback, and feedback whose steps have not come.",
+        unit="days",
+        ge=1,
+    )
+    max_steps: int = setting(20_000, "Largest number of steps of a trajectory. Later steps become dead letters.", ge=1)
+    max_feedback: int = setting(
+        20_000, "Largest number of feedback events of a trajectory. Further ones become dead letters.", ge=1
+    )
+    max_orphans: int = setting(
+        100_000,
+        "Largest number of trajectories of a partition with feedback and without steps. The oldest make room for new "
+        "ones, and their feedback becomes dead letters.",
+        ge=1,
+    )
 
     def idle_timeout_of(self, agent: str) -> float:
         """Return the idle timeout of an agent's trajectories, in seconds."""
@@ -149,7 +164,7 @@ class VerifySettings(Section):
     patience_s: float = setting(
         120.0, "Time to retry an unavailable verifier before the job skips a case.", unit="s", ge=0
     )
-    keep_days: int = setting(7, "Time to keep a closed trajectory for late steps.", unit="days", ge=1)
+    keep_days: int = setting(7, "Time to keep a trajectory after its newest event, closed or not.", unit="days", ge=1)
     inference_url: str = setting(
         "http://127.0.0.1:8000", "Base address of the inference worker that serves the process reward model."
     )

@@ -16,6 +16,9 @@ from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.statistics.fold import NAME, VERSION, MeasureFold
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES
 
+_SLACK_DAYS = 7
+"""Days that a trajectory is kept beyond the retention period of `label`, from its newest revision on."""
+
 
 class Measure:
     """The job for `FoldProcessor`."""
@@ -26,14 +29,18 @@ class Measure:
     restored_topic: ClassVar[str | None] = None
     max_event_bytes: int | None = None
 
+    def __init__(self, settings: Settings) -> None:
+        # The newest revision that `label` can publish counts from the closure; its own follows within a day or two.
+        self._keep_days = settings.label.keep_days + _SLACK_DAYS
+
     def fold(self, state: PartitionState) -> MeasureFold:
         """Return the fold of one partition."""
-        return MeasureFold()
+        return MeasureFold(state, keep_days=self._keep_days)
 
 
 def main(settings: Settings, stop: Stop) -> None:
     """Run the job until `stop`."""
-    job = Measure()
+    job = Measure(settings)
 
     def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
         return FoldProcessor(settings, job, cancelled)

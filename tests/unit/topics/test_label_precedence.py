@@ -3,14 +3,14 @@
 from typing import Any
 
 from buffers import SIZE, buffer, log_of
-from fold_harness import FoldRun, MemoryChanges, MemoryState
+from fold_harness import MemoryChanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from label_runs import Run
 from labelled_records import group_of, labelled
+from measure_runs import measure_run
 
 from stepstream.jobs.labels.trajectory_store import name_of
-from stepstream.jobs.statistics.fold import JOB, MeasureFold
 from stepstream.topics.label_precedence import label_precedence
 
 IDS = [f"{digit}0000000-0000-5000-8000-000000000000" for digit in "08f"]
@@ -22,7 +22,7 @@ def of(name: str, revision: int, event_id: str, reward: float) -> Any:
 
 
 def chosen_by_measure(labels: list[Any]) -> float:
-    run = FoldRun(JOB, MeasureFold(), MemoryState())
+    run = measure_run()
     snapshots = [run.feed([run.record("labeled-trajectories", label)]) for label in labels]
     whole = [e for batch in snapshots for t, _, e in batch if t == "trajectory-stats" and e["scope"] == "trajectory"]
     return float(whole[-1]["reward_sum"])

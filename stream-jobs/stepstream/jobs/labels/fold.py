@@ -31,6 +31,8 @@ from stepstream.topics.label_precedence import label_precedence
 log = logging.getLogger(__name__)
 
 _REVIEWED = b"r" + VERSION.encode()
+_DELETED_PER_TICK = 500
+"""Trajectories deleted in one tick after their retention period."""
 _REVIEWED_PER_TICK = 500
 """Trajectories reviewed in one tick after a change of consent or of a reward specification."""
 
@@ -51,7 +53,7 @@ class LabelFold:
         self._policies: TrajectoryPolicies = policies or NoPolicies()
         self._timeouts = Timeouts(self._state, specs, settings)
         self._publisher = LabelPublisher(self._state, specs, self._policies)
-        self._keep_days, self._swept_day = settings.keep_days, 0
+        self._settings, self._swept_day = settings, 0
         reviewed = state.get(_REVIEWED)
         self._reviewed_fingerprint = None if reviewed is None else int.from_bytes(reviewed)
         self._review: tuple[int, list[bytes]] | None = None
@@ -77,16 +79,19 @@ class LabelFold:
             trajectory.curate(cast(Curation, event), record.timestamp_ms)
         else:
             trajectory.close(cast(TrajectoryClosed, event))
-            if not trajectory.indices:
-                self._state.remove_waiting(name, changes)
-                feedback, holds = trajectory.feedback_count, len(trajectory.holds)
+            feedback, holds = trajectory.feedback_count, len(trajectory.holds)
+            if trajectory.closure is not None and not trajectory.indices and (feedback or holds):
                 reason = f"closed trajectory has no saved step; it has {feedback} feedback events and {holds} holds"
                 out.dead_letter(record, InvalidRecord("invalid", reason), counts=False)
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Publish each label that became due: a first one, or a revision if its inputs have changed."""
         for name, (trajectory, record) in self._touched.items():
+            if not trajectory.is_saved:
+                trajectory.is_saved = True
+                out.count(metrics.STATE_ADDED.labels("trajectory"))
             self._keep(name, trajectory, changes)
+            self._list_orphan(name, trajectory, changes, out)
             # Once later steps have come, one revision withdraws the label until the next closure.
             if trajectory.is_closed or (trajectory.revision and not trajectory.withdrawn and trajectory.indices):
                 try:
@@ -96,7 +101,9 @@ class LabelFold:
                     out.dead_letter(record, error)
             self._timeouts.update(name, trajectory, changes)
             self._state.put(name, trajectory, changes)
+        partition = next((record.partition for _, record in self._touched.values()), 0)
         self._touched.clear()
+        self._make_room(partition, changes, out)
         self._state.trim()
 
     def _keep(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
@@ -108,6 +115,31 @@ class LabelFold:
         elif not trajectory.is_settled and trajectory.kept_day >= 0:
             self._state.remove_expiry(trajectory.kept_day, name, changes)
             trajectory.kept_day = -1
+
+    def _list_orphan(self, name: bytes, trajectory: TrajectoryState, changes: Changes, out: Outputs) -> None:
+        """Keep the list of trajectories with feedback and without steps."""
+        if trajectory.indices:
+            self._state.remove_orphan(name, trajectory, changes)
+        elif not trajectory.orphan_ms and trajectory.feedback_count:
+            self._state.add_orphan(name, trajectory, changes)
+            out.count(metrics.STATE_ADDED.labels("orphan"))
+
+    def _make_room(self, partition: int, changes: Changes, out: Outputs) -> None:
+        """Delete the oldest trajectories without steps beyond the cap."""
+        most = self._settings.max_orphans
+        if self._state.orphans <= most:
+            return
+        reason = f"no step of its trajectory has come, and more than {most} trajectories of its partition wait for one"
+        for name, trajectory in self._state.oldest_orphans(self._state.orphans - most, changes):
+            self._state.load_all(name, trajectory, changes)
+            for entry in trajectory.feedback.values():
+                if not trajectory.is_settled and "early" in entry:  # else its closure made a dead letter
+                    offset, at_ms, size, digest = entry["early"]
+                    key = trajectory.trajectory_id.encode()
+                    origin = RecordOrigin(GOVERNED_FEEDBACK, partition, offset, at_ms, key, size, digest)
+                    out.dead_letter(origin, InvalidRecord("invalid", reason, entry["tenant"] or ""), counts=False)
+            self._state.delete(name, trajectory, changes)
+            out.count(metrics.STATE_REMOVED.labels("orphan", "cap"))
 
     def due(self, now_ms: int) -> bool:
         """Return True if a timeout or a retention period has ended, or if policies or specifications have changed."""
@@ -121,8 +153,11 @@ class LabelFold:
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Delete expired trajectories, review labels after a change of policies or specs, and decide timeouts."""
         if now_ms // DAY_MS > self._swept_day:
-            self._swept_day = now_ms // DAY_MS
-            self._state.delete_before(self._swept_day - self._keep_days, changes)
+            day = now_ms // DAY_MS
+            deleted = self._state.delete_before(day - self._settings.keep_days, _DELETED_PER_TICK, changes)
+            if deleted < _DELETED_PER_TICK:
+                self._swept_day = day
+            out.count(metrics.STATE_REMOVED.labels("trajectory", "age"), deleted)
         self._review_changed(changes, out)
         self._timeouts.decide(now_ms, out)
 
@@ -134,12 +169,19 @@ class LabelFold:
         if label_precedence(event["revision"], event["event_id"]) >= known:
             trajectory.revision, trajectory.label_id = event["revision"], event["event_id"]
             trajectory.withdrawn = REOPENED in event["flags"]
+        if trajectory.kept_day < 0:  # until its steps come, if they do
+            trajectory.kept_day = event["occurred_at_us"] // 1000 // DAY_MS
+            self._state.add_expiry(trajectory.kept_day, name, changes)
         self._state.put(name, trajectory, changes)
+        self._state.trim()
 
     def _add_step(
         self, name: bytes, trajectory: TrajectoryState, step: Step, record: Record, changes: Changes, out: Outputs
     ) -> None:
-        index = step["step_index"]
+        index, most = step["step_index"], self._settings.max_steps
+        if index >= most:
+            reason = f"step {index} of a trajectory that may have {most} steps: raise `label.max_steps`"
+            raise InvalidRecord("oversized", reason)
         begins = trajectory.owner is None
         self._state.load_step(name, trajectory, index, changes)
         outcome, replaced = trajectory.add_step(step, record.offset, record.timestamp_ms)
@@ -181,6 +223,9 @@ class LabelFold:
         source = source_of(feedback)
         self._state.load_feedback(name, trajectory, source, changes)
         known = trajectory.feedback.get(source)
+        if known is None and trajectory.feedback_count >= self._settings.max_feedback:
+            reason = f"its trajectory has {trajectory.feedback_count} feedback events: raise `label.max_feedback`"
+            raise InvalidRecord("oversized", reason)
         if not trajectory.add_feedback(feedback, record.timestamp_ms):
             out.count(metrics.DUPLICATES.labels(record.topic))
             return

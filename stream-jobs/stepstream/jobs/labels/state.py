@@ -19,7 +19,8 @@ from stepstream.topics.events import Feedback, Step
 
 DAY_MS = 24 * 3600 * 1000
 
-_STEP, _DEMONSTRATION, _WAITING, _EXPIRY = b"s", b"d", b"o", b"x"
+_STEP, _DEMONSTRATION, _WAITING, _EXPIRY, _ORPHAN = b"s", b"d", b"o", b"x", b"n"
+_TIME = struct.Struct(">Q")
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 _CACHED_STEPS = 500
@@ -34,6 +35,8 @@ class LabelState:
         self._store = TrajectoryStore()
         self._trajectories: dict[bytes, TrajectoryState] = {}
         self._steps: dict[bytes, Step] = {}
+        self.orphans = sum(1 for _ in state.scan(_ORPHAN))
+        """Number of trajectories with feedback and without steps."""
 
     def trajectory(self, name: bytes, trajectory_id: str, changes: Changes) -> TrajectoryState:
         """Return a trajectory, from the cache or the state; a new one if none is saved."""
@@ -149,18 +152,51 @@ class LabelState:
         """Remove what `add_expiry` recorded."""
         changes.delete(_EXPIRY + _DAY.pack(day) + name)
 
-    def delete_before(self, day: int, changes: Changes) -> None:
-        """Delete the trajectories whose retention period began before this day."""
+    def delete_before(self, day: int, limit: int, changes: Changes) -> int:
+        """Delete trajectories whose retention period began before this day, at most `limit`; return their number."""
+        deleted = 0
         for entry, _ in self._state.scan(_EXPIRY):
-            if _DAY.unpack_from(entry)[0] >= day:
+            if deleted == limit or _DAY.unpack_from(entry)[0] >= day:
                 break
             name = entry[_DAY.size :]
-            trajectory = self.trajectory(name, "", changes)
-            self.delete_content(name, trajectory, changes)
-            self._store.delete(name, trajectory, changes)
-            for key in (_EXPIRY + entry, _WAITING + name):
-                changes.delete(key)
-            del self._trajectories[name]
+            self.delete(name, self.trajectory(name, "", changes), changes)
+            deleted += 1
+        return deleted
+
+    def delete(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
+        """Delete everything about a trajectory."""
+        self.delete_content(name, trajectory, changes)
+        self._store.delete(name, trajectory, changes)
+        self.remove_waiting(name, changes)
+        self.remove_orphan(name, trajectory, changes)
+        if trajectory.kept_day >= 0:
+            self.remove_expiry(trajectory.kept_day, name, changes)
+        self._trajectories.pop(name, None)
+
+    def add_orphan(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
+        """List a trajectory with feedback and without steps, by the time of its newest event."""
+        trajectory.orphan_ms = max(1, trajectory.arrived_ms)
+        changes.put(_ORPHAN + _TIME.pack(trajectory.orphan_ms) + name, b"")
+        self.orphans += 1
+
+    def remove_orphan(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
+        """Remove a trajectory from that list, if it is there."""
+        if trajectory.orphan_ms:
+            changes.delete(_ORPHAN + _TIME.pack(trajectory.orphan_ms) + name)
+            trajectory.orphan_ms = 0
+            self.orphans -= 1
+
+    def oldest_orphans(self, count: int, changes: Changes) -> list[tuple[bytes, TrajectoryState]]:
+        """Return the listed trajectories that came first, as last written."""
+        oldest: list[tuple[bytes, TrajectoryState]] = []
+        for entry, _ in self._state.scan(_ORPHAN):
+            if len(oldest) == count:
+                break
+            trajectory = self.saved(entry[_TIME.size :], changes)
+            # Listed no more, or anew, by a change that is not written yet.
+            if trajectory is not None and trajectory.orphan_ms == _TIME.unpack_from(entry)[0]:
+                oldest.append((entry[_TIME.size :], trajectory))
+        return oldest
 
 
 def _step_key(name: bytes, index: int) -> bytes:

@@ -142,6 +142,10 @@ class TrajectoryState:
     """True once a user of the trajectory was erased: further events are ignored."""
     kept_day: int = -1
     """Day from which the retention period counts; -1: open."""
+    is_saved: bool = False
+    """True once it is counted as an entry of the state."""
+    orphan_ms: int = 0
+    """Log time by which it is listed as a trajectory without steps; 0: it is not."""
     revision: int = 0
     """Last revision published; 0: none."""
     label_id: str = ""

@@ -22,5 +22,9 @@ REDACTIONS = Counter("stepstream_job_redactions", "Values redacted.", ["rule"])
 JUDGED = Counter("stepstream_job_judged", "Steps that a user's next message could score.", ["result"])
 VERIFIED = Counter("stepstream_job_verified", "Cases that verifiers processed.", ["verification", "result"])
 REPLAYED = Counter("stepstream_job_replayed", "Records folded without publishing, to rebuild state.", ["topic"])
+STATE_ADDED = Counter("stepstream_job_state_added", "Entries added to the saved state.", ["kind"])
+STATE_REMOVED = Counter(
+    "stepstream_job_state_removed", "Entries removed from the saved state, by age or by the cap.", ["kind", "why"]
+)
 LAG_SECONDS = Gauge("stepstream_job_lag_seconds", "Age of the newest record of the last batch at its end.")
 BATCH_SECONDS = Histogram("stepstream_job_batch_seconds", "Time to process one batch.", buckets=_SECONDS)

@@ -60,8 +60,13 @@ class ComponentFold:
         self._count(self._period(cohort, record, at_us, changes), group, values, 1, changes)
         return [list(cohort), group, [[list(series), value] for series, value in values.items()]]
 
-    def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Save the changes of a batch, and publish one snapshot of each cohort and period that changed."""
+    def end_batch(self, changes: Changes, out: Outputs) -> list[bytes]:
+        """Save the changes of a batch, and publish one snapshot of each cohort and period that changed.
+
+        Returns:
+            The keys of the groups that changed.
+        """
+        changed = list(self._groups)
         for key, members in self._groups.items():
             _write(changes, key, {series: sums for series, sums in members.items() if sums[0]})
         for key, period in self._periods.items():
@@ -79,6 +84,7 @@ class ComponentFold:
             out.emit(COMPONENT_STATS, period.identity, snapshot)
         self._groups.clear()
         self._periods.clear()
+        return changed
 
     def _period(self, cohort: CohortKey, record: Record, at_us: int, changes: Changes) -> _Period:
         identity = json.dumps([*cohort, record.partition])

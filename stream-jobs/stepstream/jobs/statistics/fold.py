@@ -9,9 +9,10 @@ import orjson
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
-from stepstream.jobs.runtime.state import Changes
+from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.statistics.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, Sums, contributions
 from stepstream.jobs.statistics.component_fold import ComponentFold
+from stepstream.jobs.statistics.expiry import Expiry
 from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats
 from stepstream.topics.ids import derived_id
@@ -27,12 +28,17 @@ _TRAJECTORY, _COHORT = b"t", b"c"
 class MeasureFold:
     """Fold of one partition.
 
-    State: for each trajectory its revision and its contribution to each cohort; for each cohort its sums.
+    State: for each trajectory its revision and its contribution to each cohort; for each cohort its sums. Trajectories
+    and groups expire, since no revision comes after `label` has forgotten a trajectory. Sums of cohorts and periods do
+    not: they are the results, as many as keys of the output topics.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, state: PartitionState, *, keep_days: int) -> None:
+        """Create the fold; `keep_days` must be longer than `label` keeps a closed trajectory."""
+        self._expiry = Expiry(state, keep_days)
         self._snapshots: dict[bytes, TrajectoryStats] = {}
         self._components = ComponentFold(JOB)
+        self._changed_ms = 0
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Add a trajectory; it replaces its earlier revision."""
@@ -48,6 +54,8 @@ class MeasureFold:
         counted = self._components.replace(label, before.get("counted"), record, changes)
         now = {"adds": [[astuple(c), astuple(s)] for c, s in adds], "counted": counted}
         changes.put(key, orjson.dumps({"revision": revision, "label": label_id} | now))
+        self._expiry.touch([key], record.timestamp_ms, changes, out, "trajectory")
+        self._changed_ms = record.timestamp_ms
         difference: dict[Cohort, Sums] = {}
         for cohort, sums in before["adds"]:
             difference[Cohort(*cohort)] = -Sums(*sums)
@@ -65,14 +73,16 @@ class MeasureFold:
         for snapshot in self._snapshots.values():
             out.emit(TRAJECTORY_STATS, snapshot["key"], snapshot)
         self._snapshots.clear()
-        self._components.end_batch(changes, out)
+        groups = self._components.end_batch(changes, out)
+        self._expiry.touch(groups, self._changed_ms, changes, out, "group")
 
     def due(self, now_ms: int) -> bool:
-        """Return False: nothing depends on time."""
-        return False
+        """Return True if trajectories may have expired."""
+        return self._expiry.due(now_ms)
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Do nothing."""
+        """Delete expired trajectories and groups."""
+        self._expiry.delete_expired(now_ms, changes, out)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Do nothing: snapshots hold totals."""

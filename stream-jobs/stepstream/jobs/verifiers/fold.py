@@ -39,6 +39,8 @@ _STEP, _DONE, _EXPIRY = b"s", b"v", b"x"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 _DAY_MS = 24 * 3600 * 1000
+_EXPIRED_PER_TICK = 500
+"""Trajectories examined in one tick after their retention period."""
 
 
 class CaseJudge(Protocol):
@@ -119,9 +121,9 @@ class VerifyFold:
         for name, (trajectory, record) in self._touched.items():
             if trajectory.is_closed and not trajectory.erased:
                 work += self._work(name, trajectory, record, changes, out)
-                if trajectory.kept_day < 0:
-                    trajectory.kept_day = trajectory.arrived_ms // _DAY_MS
-                    changes.put(_EXPIRY + _DAY.pack(trajectory.kept_day) + name, b"")
+            if trajectory.kept_day < 0:
+                self._keep(name, trajectory, record.timestamp_ms // _DAY_MS, changes)
+                out.count(metrics.STATE_ADDED.labels("trajectory"))
             self._store.put(name, trajectory, changes)
         self._touched.clear()
         if work and not out.replaying:
@@ -132,16 +134,31 @@ class VerifyFold:
         return now_ms // _DAY_MS > self._swept_day
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Delete the trajectories whose retention period has ended."""
-        self._swept_day = now_ms // _DAY_MS
+        """Delete the trajectories without an event since `keep_days`, closed or not, a part of them in each tick."""
+        day = now_ms // _DAY_MS
+        expired = 0
         for entry, _ in self._state.scan(_EXPIRY):
-            if _DAY.unpack_from(entry)[0] >= self._swept_day - self._keep_days:
+            if expired == _EXPIRED_PER_TICK:
+                return
+            if _DAY.unpack_from(entry)[0] >= day - self._keep_days:
                 break
+            expired += 1
             name = entry[_DAY.size :]
             trajectory = self._load_trajectory(name, "", changes)
+            if (newest := trajectory.arrived_ms // _DAY_MS) >= day - self._keep_days:
+                changes.delete(_EXPIRY + entry)
+                self._keep(name, trajectory, newest, changes)
+                self._store.put(name, trajectory, changes)
+                continue
+            out.count(metrics.STATE_REMOVED.labels("trajectory", "age"))
             self._store.delete(name, trajectory, changes)
             for key in (_EXPIRY + entry, _DONE + name, *(_step_key(name, index) for index in trajectory.indices)):
                 changes.delete(key)
+        self._swept_day = day
+
+    def _keep(self, name: bytes, trajectory: TrajectoryState, day: int, changes: Changes) -> None:
+        trajectory.kept_day = day
+        changes.put(_EXPIRY + _DAY.pack(day) + name, b"")
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Do nothing: the steps tell what was judged."""

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fold_harness import FoldRun, MemoryState
+from fold_harness import FoldRun
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measure_runs import measure_run
 
-from stepstream.jobs.statistics.fold import JOB, MeasureFold
 from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import new_labeled_step, new_labeled_trajectory, new_tool_use
 from stepstream.topics.ids import derived_id
@@ -58,10 +58,6 @@ def labelled(name: str, revision: int = 1, **fields: Any) -> Any:
         "labelled_by": "label@1",
     }
     return new_labeled_trajectory(**(values | fields))
-
-
-def measure_run() -> FoldRun:
-    return FoldRun(JOB, MeasureFold(), MemoryState())
 
 
 def feed(run: FoldRun, *labels: Any) -> list[dict[str, Any]]:
@@ -154,3 +150,21 @@ def test_order_redelivery_and_batches_do_not_matter(labels: list[Any], data: st.
         snapshots += feed(run, *delivered[:size])
         delivered = delivered[size:]
     assert cohorts(snapshots) == expected
+
+
+def test_trajectories_and_groups_expire_and_sums_remain() -> None:
+    run = measure_run()
+    day_ms, at_ms = 86_400_000, 1_760_000_100_000
+    first = [labelled(name, group_id="g") for name in ("a", "b")]
+    run.feed([run.record("labeled-trajectories", label, at_ms=at_ms) for label in first])
+    revised = run.record(
+        "labeled-trajectories", labelled("b", 2, group_id="g", success=False), at_ms=at_ms + 20 * day_ms
+    )
+    [*_, before] = [e for t, _, e in run.feed([revised]) if t == TRAJECTORY_STATS and e["scope"] == "cohort"]
+    run.tick(at_ms + 38 * day_ms)
+    kinds = [key[:1] for key in run.state.content]
+    assert (kinds.count(b"t"), kinds.count(b"g")) == (1, 1)
+    run.tick(at_ms + 58 * day_ms)
+    assert {key[:1] for key in run.state.content} == {b"c", b"p"}
+    [*_, after] = [e for e in feed(run, labelled("c")) if e["scope"] == "cohort"]
+    assert after["trajectories"] == before["trajectories"] + 1

@@ -6,14 +6,12 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from fold_harness import FoldRun, MemoryState
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measure_runs import measure_run
 from sample_records import T0_US, trajectory
 
 from stepstream.config import AlarmsSettings
-from stepstream.jobs.statistics.fold import JOB as MEASURE
-from stepstream.jobs.statistics.fold import MeasureFold
 from stepstream.jobs.statistics.watching import Watcher
 from stepstream.topics.catalogue import COMPONENT_STATS
 from stepstream.topics.events import Alarm, new_labeled_step, new_reward_component
@@ -57,7 +55,7 @@ class Measured:
     """`measure` over two partitions; each record is a batch."""
 
     def __init__(self) -> None:
-        self._runs = [FoldRun(MEASURE, MeasureFold(), MemoryState()) for _ in range(2)]
+        self._runs = [measure_run() for _ in range(2)]
 
     def feed(self, labels: list[Any]) -> list[Any]:
         """The snapshots that labels give."""

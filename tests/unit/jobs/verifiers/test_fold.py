@@ -11,6 +11,7 @@ from stream_records import as_governed, make_ending, make_steps
 
 from stepstream.config import Settings
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
+from stepstream.jobs.labels.trajectory_store import name_of
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.verifiers.base import Case, NoVerdict, Source, Unavailable, UnverifiableCase, Verdict
 from stepstream.jobs.verifiers.fold import JOB, VerifyFold
@@ -269,3 +270,19 @@ def test_a_verification_file_is_loaded_and_works(tmp_path: Path) -> None:
     steps[1]["response"] = new_message(role="assistant", content="answered 4.0")
     [feedback] = fed(fold_run(*ready), steps, ending())
     assert (feedback["value"], feedback["category"]) == (1.0, "equal")
+
+
+def test_what_never_closes_or_has_no_step_expires() -> None:
+    run = fold_run(verification(Scripted(Verdict(1.0))))
+    fed(run, talk("open"), ending("no steps"))
+    closed = new_trajectory_closed(
+        event_id="c", occurred_at_us=1, trajectory_id="gone", reason="idle", last_step_index=2, steps=3, job="label@1"
+    )
+    run.feed([run.record("closures", closed)])
+    day_ms = 24 * 3600 * 1000
+    late = run.record("governed-steps", talk("open", count=3)[2], at_ms=1_760_000_100_000 + 2 * day_ms)
+    run.feed([late])
+    run.tick(1_760_000_100_000 + 4 * day_ms)
+    assert {key[1:17] for key in run.state.content if key[:1] == b"h"} == {name_of("open")}
+    run.tick(1_760_000_100_000 + 6 * day_ms)
+    assert run.state.content == {}
