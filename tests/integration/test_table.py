@@ -17,6 +17,7 @@ from stepstream.topics.events import Consent, new_consent_change
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 from stepstream.topics.table import Table
+from stepstream.topics.table_metrics import FAULTY
 
 
 @pytest.fixture
@@ -38,7 +39,10 @@ class Writer:
         self._producer.flush(TIMEOUT_S)
 
     def delete(self, tenant: str) -> None:
-        self._plain.produce("consents", key=tenant.encode(), value=None)
+        self.put_bytes(tenant, None)
+
+    def put_bytes(self, tenant: str, value: bytes | None) -> None:
+        self._plain.produce("consents", key=tenant.encode(), value=value)
         assert self._plain.flush(TIMEOUT_S) == 0
 
 
@@ -112,3 +116,45 @@ def test_a_damaged_snapshot_is_ignored(registry_settings: Settings, tmp_path: Pa
     snapshot.write_bytes(b"{half a file")
     with Table(registry_settings, "consents", snapshot=snapshot) as table:
         assert table.wait_current(20)
+
+
+def fault_of(table: Table) -> str | None:
+    return table.fault
+
+
+def test_an_unreadable_record_is_a_fault_until_its_key_is_written_again(
+    registry_settings: Settings, writer: Writer, tenant: str
+) -> None:
+    writer.put(tenant, "train")
+    with Table(registry_settings, "consents") as table:
+        assert table.wait_current(20)
+        assert fault_of(table) is None
+        writer.put_bytes(tenant, b"\0\xff\xff\xff\x00")
+        assert table.wait_current(20)
+        assert "no schema" in str(fault_of(table))
+        assert FAULTY.labels("consents")._value.get() == 1
+        assert table.get(tenant)["consent"] == "train", "the row stays, and the fault says that it may be older"
+        writer.put(tenant, "none")
+        assert table.wait_current(20)
+        assert (fault_of(table), table.get(tenant)["consent"]) == (None, "none")
+        assert FAULTY.labels("consents")._value.get() == 0
+
+
+def test_a_callback_that_raises_does_not_end_the_table(
+    registry_settings: Settings, writer: Writer, tenant: str
+) -> None:
+    broken = True
+
+    def callback(key: str, record: object) -> None:
+        if broken and key == tenant:
+            raise RuntimeError("not now")
+
+    with Table(registry_settings, "consents", on_change=callback) as table:
+        assert table.wait_current(20)
+        writer.put(tenant, "none")
+        wait_until(lambda: fault_of(table) is not None)
+        assert not table.current
+        assert "not now" in str(fault_of(table))
+        broken = False
+        assert table.wait_current(20)
+        assert (fault_of(table), table.get(tenant)["consent"]) == (None, "none")

@@ -71,7 +71,7 @@ def main(settings: Settings, stop: Stop) -> None:
         active = ActivePolicies(pseudonym_key(settings), policies, consents)
 
         def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
-            retrying = RetryingPolicies(active, cancelled)
+            retrying = RetryingPolicies(active, tables, cancelled)
             job = Govern(settings, retrying, ErasureCheck(settings, erasures), ReadBarrier(tables, cancelled).wait)
             return FoldProcessor(settings, job, cancelled)
 

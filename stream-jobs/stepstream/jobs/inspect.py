@@ -58,7 +58,7 @@ def main(settings: Settings, stop: Stop) -> None:
         active = ActivePolicies(pseudonym_key(settings), policies, consents)
 
         def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
-            retrying = RetryingPolicies(active, cancelled)
+            retrying = RetryingPolicies(active, [policies, consents], cancelled)
 
             def policy(tenant: str) -> tuple[int, Inspection]:
                 of_tenant = retrying.of(tenant)

@@ -14,7 +14,7 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import sealing_codec
-from stepstream.jobs.governance.policy_tables import TablePolicies
+from stepstream.jobs.governance.policy_tables import RetryingTrajectoryPolicies, TablePolicies
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.judging.calibration import DEFAULT_GATE, rejection_of
 from stepstream.jobs.judging.fold import NAME, VERSION, JudgeFold, StepScorer
@@ -78,7 +78,13 @@ def main(settings: Settings, stop: Stop) -> None:
 
             def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
                 scorer = JudgeClient(settings.judge, cancelled)
-                job = Judge(settings, scorer, RetryingCodec(codec, cancelled), policies, rejection)
+                job = Judge(
+                    settings,
+                    scorer,
+                    RetryingCodec(codec, cancelled),
+                    RetryingTrajectoryPolicies(policies, cancelled),
+                    rejection,
+                )
                 return FoldProcessor(settings, job, cancelled)
 
             run_job(settings, stop, NAME, Judge.inputs, make, batch=_BATCH)

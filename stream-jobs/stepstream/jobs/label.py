@@ -13,7 +13,7 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import sealing_codec
-from stepstream.jobs.governance.policy_tables import TablePolicies
+from stepstream.jobs.governance.policy_tables import RetryingTrajectoryPolicies, TablePolicies
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.labels import NAME, VERSION
 from stepstream.jobs.labels.fold import LabelFold
@@ -82,7 +82,9 @@ def main(settings: Settings, stop: Stop) -> None:
             return
 
         def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
-            job = stack.enter_context(closing(Label(settings, policies, specs, cancelled)))
+            job = stack.enter_context(
+                closing(Label(settings, RetryingTrajectoryPolicies(policies, cancelled), specs, cancelled))
+            )
             return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Label.inputs, make)

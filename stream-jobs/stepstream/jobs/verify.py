@@ -14,7 +14,7 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import sealing_codec
-from stepstream.jobs.governance.policy_tables import TablePolicies
+from stepstream.jobs.governance.policy_tables import RetryingTrajectoryPolicies, TablePolicies
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import Decoder, RetryingCodec
@@ -93,7 +93,11 @@ def main(settings: Settings, stop: Stop) -> None:
             pool = VerifierPool(settings.verify.parallel, settings.verify.patience_s, cancelled)
             stack.callback(pool.close)
             job = Verify(
-                load(file, context), pool, RetryingCodec(codec, cancelled), policies, settings.verify.keep_days
+                load(file, context),
+                pool,
+                RetryingCodec(codec, cancelled),
+                RetryingTrajectoryPolicies(policies, cancelled),
+                settings.verify.keep_days,
             )
             return FoldProcessor(settings, job, cancelled)
 

@@ -3,11 +3,12 @@
 import struct
 from typing import Any
 
+import orjson
 import pytest
 from sample_records import step
 
 from stepstream.config import SchemaRegistrySettings
-from stepstream.topics.codec import Codec, Malformed, Unencodable
+from stepstream.topics.codec import Codec, CodecError, Malformed, Unencodable
 from stepstream.topics.events import new_message, new_sampling
 
 SECRET = "AKIAIOSFODNN7EXAMPLE"
@@ -36,3 +37,53 @@ def test_a_decoding_error_hides_the_content(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Malformed, match="invalid start byte") as raised:
         codec.decode("steps", struct.pack(">bI", 0, 1) + body.replace(b"XX", b"\xff\xff"))
     assert SECRET not in str(raised.value)
+
+
+RECORD = {"type": "record", "name": "Step", "namespace": "stepstream"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal"}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "JSON Schema": {"schema": '{"type": "object"}', "schemaType": "JSON"},
+    "Protobuf": {"schema": 'syntax = "proto3"; message Step {}', "schemaType": "PROTOBUF"},
+    "references": {"schema": '{"type": "record", "name": "Step", "fields": []}', "references": [{"name": "Other"}]},
+    "unknown type": {"schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": "Other"}]}).decode()},
+    "impossible decimal": {
+        "schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": {**DECIMAL, "precision": 2, "scale": 9}}]})
+    },
+    "negative decimal": {
+        "schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": {**DECIMAL, "precision": -1}}]})
+    },
+    "no JSON": {"schema": "string"},
+    "no schema": {"schema": "[[[]]]"},
+    "a number": {"schema": "5"},
+    "deep": {"schema": '{"type": "array", "items": ' * 5_000 + '"int"' + "}" * 5_000},
+    "primitive": {"schema": '"int"'},
+    "without fields": {"schema": orjson.dumps({**RECORD, "fields": []})},
+    "itself": {"schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": "Step"}]})},
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_that_cannot_be_used_makes_an_invalid_record(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = Codec(SchemaRegistrySettings())
+    monkeypatch.setattr(codec._client, "_call", lambda method, path: SCHEMAS[name])
+    for _ in range(2):
+        with pytest.raises(CodecError) as raised:
+            codec.decode("steps", struct.pack(">bI", 0, 7) + bytes(40))
+        assert raised.value.kind in ("unsupported_schema", "malformed")
+
+
+def test_a_sealed_part_that_raises_makes_an_invalid_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Raising:
+        def seal(self, topic: str, record: Any) -> Any:
+            return {**record, "seal_key": "k", "sealed": b"x"}
+
+        def open(self, topic: str, writer: Any, record: Any) -> Any:
+            raise KeyError("messages")
+
+        def close(self) -> None:
+            pass
+
+    codec = Codec(SchemaRegistrySettings(), Raising())
+    monkeypatch.setattr(codec, "_look_up_writer", lambda schema_id: codec._parsed["steps"])
+    with pytest.raises(Malformed, match="sealed part"):
+        codec.decode("steps", struct.pack(">bI", 0, 1) + codec.body("steps", step(user="ada")))

@@ -6,11 +6,12 @@ registered schema to it. Errors form two families, by the caller's duty:
     CodecError                the record is invalid: write a dead letter of class `kind`
       Malformed               `malformed`: the bytes do not match the wire format or the schema
       UnknownSchema           `unknown_schema`: the registry does not have the schema id
+      UnsupportedSchema       `unsupported_schema`: the schema is not Avro, has references, or is no valid Avro schema
       Unencodable             `invalid`: the record does not match its topic's schema
-      WrongMasterKey          `wrong_master_key`: another master key wrapped the record's key (crypto.master_key)
     RegistryUnavailable       the record may be valid: wait and retry
       NotRegistered           the registry lacks the schema: run `stepstream topics apply`
-      KeysUnavailable         the keys of sealed records cannot be read or stored now: check Kafka
+      KeysUnavailable         the keys of sealed records are missing, or cannot be read or stored now: check Kafka
+        WrongMasterKey        the record's key belongs to a master key that is missing here (crypto.key_service)
 """
 
 import io
@@ -28,7 +29,7 @@ from stepstream.config import SchemaRegistrySettings
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.avro_writer import Writer, compile_writer
 from stepstream.topics.catalogue import SEALED_TOPICS, TOPICS
-from stepstream.topics.registry_client import RegistryClient, RegistryRefused
+from stepstream.topics.registry_client import NotAvro, RegistryClient, RegistryRefused
 
 MAGIC = 0
 HEADER = struct.Struct(">bI")
@@ -53,6 +54,12 @@ class UnknownSchema(CodecError):
     """The registry does not have the schema id of the record."""
 
     kind = "unknown_schema"
+
+
+class UnsupportedSchema(CodecError):
+    """The record's schema is not Avro, refers to other schemas of the registry, or is no valid Avro schema."""
+
+    kind = "unsupported_schema"
 
 
 class Unencodable(CodecError):
@@ -105,6 +112,8 @@ class Codec:
         self._writers: dict[int, ParsedSchema] = {}
         self._is_current_by_id: dict[tuple[str, int], bool] = {}
         self._unknown_since: dict[int, float] = {}
+        self._unsupported: dict[int, str] = {}
+        """Fault of each schema that cannot be used, by id; the schema of an id never changes."""
         self._translated: dict[str, ParsedSchema] = {}
 
     def close(self) -> None:
@@ -183,6 +192,7 @@ class Codec:
         Raises:
             Malformed: the bytes are not framed, cut off, or not of this topic's type.
             UnknownSchema: the registry does not have the schema id.
+            UnsupportedSchema: the schema of that id cannot be used.
             RegistryUnavailable: the schema is not cached and the registry does not answer.
             KeysUnavailable: the record is sealed and its key is unavailable.
         """
@@ -207,7 +217,12 @@ class Codec:
 
     def _open(self, topic: str, writer: ParsedSchema, record: dict[str, Any]) -> dict[str, Any]:
         if self._sealing is not None and topic in SEALED_TOPICS and record["seal_key"] is not None:
-            return self._sealing.open(topic, writer, record)
+            try:
+                return self._sealing.open(topic, writer, record)
+            except (RegistryUnavailable, CodecError):
+                raise
+            except Exception as error:  # a foreign writer's schema, or a blob that does not match it
+                raise Malformed(f"the sealed part does not read: {describe_error(error)}"[:300]) from error
         return record
 
     def _is_current(self, topic: str, schema_id: int, writer: ParsedSchema) -> bool:
@@ -230,11 +245,19 @@ class Codec:
     def _look_up_writer(self, schema_id: int) -> ParsedSchema:
         if time.monotonic() - self._unknown_since.get(schema_id, -UNKNOWN_SCHEMA_TTL_S) < UNKNOWN_SCHEMA_TTL_S:
             raise UnknownSchema(f"no schema {schema_id} in the registry")
-        text = self._call(lambda: self._client.schema(schema_id))
-        if text is None:
-            self._unknown_since[schema_id] = time.monotonic()
-            raise UnknownSchema(f"no schema {schema_id} in the registry")
-        parsed = fastavro.parse_schema(json.loads(text))
+        if fault := self._unsupported.get(schema_id):
+            raise UnsupportedSchema(fault)
+        try:
+            text = self._call(lambda: self._client.schema(schema_id))
+            if text is None:
+                self._unknown_since[schema_id] = time.monotonic()
+                raise UnknownSchema(f"no schema {schema_id} in the registry")
+            parsed = fastavro.parse_schema(json.loads(text))
+        except (RegistryUnavailable, UnknownSchema):
+            raise
+        except Exception as error:  # fastavro passes on any exception of a wrong schema
+            self._unsupported[schema_id] = f"schema {schema_id} cannot be used: {describe_error(error)}"[:300]
+            raise UnsupportedSchema(self._unsupported[schema_id]) from error
         self._writers[schema_id] = parsed
         return parsed
 
@@ -246,6 +269,8 @@ class Codec:
             if error.status == 404:
                 return None
             raise RegistryUnavailable(f"schema registry at {self._url}: {error}") from error
+        except NotAvro:
+            raise
         except Exception as error:  # connection errors of any kind, and malformed answers
             raise RegistryUnavailable(f"schema registry at {self._url} does not answer: {error!r}") from error
 

@@ -37,6 +37,10 @@ class RegistryRefused(Exception):
         self.code = code
 
 
+class NotAvro(Exception):
+    """The registry has the schema, but it is not self-contained Avro."""
+
+
 class RegistryClient:
     """Client of a registry. Commas in `url` separate its instances, which are called in turn. Thread-safe.
 
@@ -85,8 +89,16 @@ class RegistryClient:
         return int(self._call("POST", f"/subjects/{quote(subject, safe='')}", {"schema": schema})["id"])
 
     def schema(self, schema_id: int) -> str:
-        """Return the schema of an id; status 404: unknown."""
-        return str(self._call("GET", f"/schemas/ids/{schema_id}")["schema"])
+        """Return the Avro schema of an id; status 404: unknown.
+
+        Raises:
+            NotAvro: the id belongs to a schema of another kind, or to one that refers to other schemas.
+        """
+        answer = self._call("GET", f"/schemas/ids/{schema_id}")
+        kind = answer.get("schemaType") or "AVRO"
+        if kind != "AVRO" or answer.get("references"):
+            raise NotAvro(f"it is {kind}{' with references' if answer.get('references') else ''}, and not Avro alone")
+        return str(answer["schema"])
 
     def register(self, subject: str, schema: str) -> int:
         """Register a schema as a subject's newest version; return its id. Status 409: incompatible."""

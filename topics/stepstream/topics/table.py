@@ -2,6 +2,10 @@
 
 It serves the small tables that every instance of a job or service needs completely: policies, consents, keys. With a
 snapshot file, the last known records are available right after a restart, even without Kafka.
+
+No record ends the thread. While a table cannot follow its topic, or the newest record of a key cannot be read, `fault`
+names the reason, the log has it, and `stepstream_table_faulty` is 1. A caller that must not act on old rows checks it.
+An unreachable Kafka is no fault of a table: then nothing new can be on the topic that others act on.
 """
 
 import io
@@ -66,6 +70,10 @@ class Table(AbstractContextManager["Table"]):
         self._rows: dict[str, Any] = self._snapshot.read() if self._snapshot is not None else {}
         self._seen: set[str] = set()
         self._current = False
+        self._unreadable: dict[str, str] = {}
+        """Reason, by key, why the newest record of the key cannot be read; its row is older."""
+        self._waits_for: str | None = None
+        """Fault that keeps the thread from following; None: there is none."""
         self._callbacks: list[OnChange] = [] if on_change is None else [on_change]
         self._waiters: list[_Waiter] = []
         self._lock = threading.Lock()
@@ -77,6 +85,14 @@ class Table(AbstractContextManager["Table"]):
     def current(self) -> bool:
         """True if all records from before the start have been read. Before that, only the snapshot is known."""
         return self._current
+
+    @property
+    def fault(self) -> str | None:
+        """Return the reason why rows may be older than the topic; None: they are not."""
+        if self._waits_for is None and not self._unreadable:
+            return None
+        reasons = [self._waits_for] if self._waits_for else list(self._unreadable.values())
+        return f"table {self._topic}: {reasons[0]}"
 
     def get(self, key: str) -> Any:
         """Return the newest record of a key; None: the key is absent."""
@@ -128,6 +144,10 @@ class Table(AbstractContextManager["Table"]):
                         log.warning("table %s waits for Kafka: %s", self._topic, error)
                         is_logged = True
                     self._closing.wait(_RETRY_S)
+                except Exception as error:  # of a callback: read again from the beginning, which repeats its call
+                    self._current = False
+                    self._set_fault(f"it cannot follow its topic: {error!r}")
+                    self._closing.wait(_RETRY_S)
         finally:
             codec.close()
 
@@ -144,6 +164,7 @@ class Table(AbstractContextManager["Table"]):
         )
         try:
             self._seen.clear()
+            self._unreadable.clear()
             with self._lock:
                 new = [waiter for waiter in self._waiters if waiter.end < 0]
             _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_CALL_S)
@@ -159,6 +180,7 @@ class Table(AbstractContextManager["Table"]):
                 if not self._current and position >= end:
                     changed |= self._delete_unseen()
                     self._current = True
+                    self._set_fault(None)
                 if changed and self._current and self._snapshot is not None:
                     self._snapshot.write(self.items())
                 self._wake_waiters(consumer, position)
@@ -183,15 +205,37 @@ class Table(AbstractContextManager["Table"]):
                     return False
                 self._set(key, record)
                 break
+            except RegistryUnavailable as error:
+                self._set_fault(f"it waits for the schema registry: {error}")
+                self._closing.wait(_RETRY_S)
             except CodecError as error:
                 log.error("skipped offset %s of %s, which cannot be read: %s", message.offset(), self._topic, error)
+                self._unreadable[key] = f"offset {message.offset()} cannot be read: {error}; write the key again"
+                self._report_fault()
                 return False
-            except RegistryUnavailable as error:
-                log.warning("table %s waits for the schema registry: %s", self._topic, error)
-                self._closing.wait(_RETRY_S)
+        if self._current:
+            self._set_fault(None)
         return True
 
+    def _set_fault(self, fault: str | None) -> None:
+        """Note, log and count a fault of the thread; None: it follows again."""
+        if fault == self._waits_for:
+            return
+        if fault is not None:
+            log.error("table %s: %s", self._topic, fault)
+        elif self._waits_for is not None:
+            log.info("table %s follows its topic again", self._topic)
+        self._waits_for = fault
+        self._report_fault()
+
+    def _report_fault(self) -> None:
+        from stepstream.topics.table_metrics import FAULTY  # agents import this module and serve no metrics
+
+        FAULTY.labels(self._topic).set(self.fault is not None)
+
     def _set(self, key: str, record: Any) -> None:
+        if self._unreadable.pop(key, None) is not None:
+            self._report_fault()
         with self._lock:
             if record is None:
                 self._rows.pop(key, None)

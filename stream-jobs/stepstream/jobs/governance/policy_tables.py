@@ -37,7 +37,9 @@ class TablePolicies(FollowedTables):
 
         Raises:
             SettingsError: there are erasures, but no master key to identify their persons.
+            TableFault: decisions may be missing; retry.
         """
+        check_tables(self._tables)
         quality, near_duplicates = self._policy(tenant)
         decisions = [strictest_consent(self._consents, tenant, user, agent) for user in (None, *users)]
         return TrajectoryPolicy(
@@ -68,10 +70,10 @@ class TablePolicies(FollowedTables):
 
 
 class RetryingPolicies:
-    """Policies that wait while one cannot be applied, until it is replaced or the work is cancelled."""
+    """Policies that wait while one cannot be applied or a table has a fault, until the work is cancelled."""
 
-    def __init__(self, policies: ActivePolicies, cancelled: Callable[[], bool]) -> None:
-        self._policies, self._cancelled = policies, cancelled
+    def __init__(self, policies: ActivePolicies, tables: Sequence[Table], cancelled: Callable[[], bool]) -> None:
+        self._policies, self._tables, self._cancelled = policies, tables, cancelled
         self.consent = policies.consent
 
     def of(self, tenant: str) -> ActivePolicy:
@@ -80,7 +82,43 @@ class RetryingPolicies:
         Raises:
             Cancelled: the work was cancelled while waiting.
         """
-        return retry_while(lambda: self._policies.of(tenant), CannotGovern, self._cancelled)
+        return retry_while(lambda: self._of(tenant), (CannotGovern, TableFault), self._cancelled)
+
+    def _of(self, tenant: str) -> ActivePolicy:
+        check_tables(self._tables)
+        return self._policies.of(tenant)
+
+
+class TableFault(Exception):
+    """Rows of a table may be older than its topic, so nothing may be decided by them; the message names the reason."""
+
+
+def check_tables(tables: Sequence[Table]) -> None:
+    """Check that tables hold the newest records.
+
+    Raises:
+        TableFault: one does not.
+    """
+    for table in tables:
+        if table.fault is not None:
+            raise TableFault(f"events wait, because a decision about them may be missing: {table.fault}")
+
+
+class RetryingTrajectoryPolicies:
+    """`TrajectoryPolicies` that wait while a table has a fault, until the work is cancelled."""
+
+    def __init__(self, policies: TablePolicies, cancelled: Callable[[], bool]) -> None:
+        self._policies, self._cancelled = policies, cancelled
+        self.fingerprint = policies.fingerprint
+
+    def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
+        """As `TrajectoryPolicies.of`.
+
+        Raises:
+            Cancelled: the work was cancelled while waiting.
+            SettingsError: there are erasures, but no master key to identify their persons.
+        """
+        return retry_while(lambda: self._policies.of(tenant, agent, users, started_us), TableFault, self._cancelled)
 
 
 class _NotRead(Exception):
