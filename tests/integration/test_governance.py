@@ -10,7 +10,7 @@ from stream_records import make_steps
 from waiting import wait_until
 
 from stepstream.config import Settings
-from stepstream.crypto.master_key import load_master_key
+from stepstream.crypto.master_key import is_destroyed, load_master_key
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.erasure import delete_from_log, erase
@@ -121,11 +121,11 @@ def test_a_key_that_arrives_after_the_erasure_is_destroyed(world: Governed) -> N
     key = master.new_key("default", subject)
     delete_from_log.write_decision(world.settings, "default", subject, "test")
     world.send_and_flush("subject-keys", key, key=key["key_id"])
-    wait_until(lambda: is_deleted(world, key["key_id"]))
+    wait_until(lambda: is_destroyed(newest_key(world, key["key_id"])))
 
 
-def is_deleted(world: World, key_id: str) -> bool:
-    return [event.value for event in world.read("subject-keys") if event.key == key_id][-1:] == [b""]
+def newest_key(world: World, key_id: str) -> Any:
+    return [event.record for event in world.read("subject-keys") if event.key == key_id][-1]
 
 
 class Killed(Exception):

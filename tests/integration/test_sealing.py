@@ -13,12 +13,20 @@ from waiting import TIMEOUT_S, wait_until
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
+from stepstream.jobs.erasure.delete_from_log import destroy_keys, write_decision
+from stepstream.jobs.erasure.find_records import read_events
+from stepstream.jobs.erasure.missing_keys import declare_destroyed, find_missing_keys
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.codec import Codec
+from stepstream.topics.codec import Codec, KeysUnavailable
+from stepstream.topics.consumer import Event
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.producer import EventProducer
 
 SECRET = "the patient's name is Ada"
+
+
+def read_all(settings: Settings, codec: Codec, topic: str = "subject-keys") -> list[Event]:
+    return list(read_events(settings, codec, topic))
 
 
 @pytest.fixture
@@ -47,11 +55,21 @@ def test_one_process_seals_and_another_opens_until_the_key_is_destroyed(
     assert SECRET.encode() not in sealed
     assert reader.decode("steps", sealed) == step
     assert reader.decode("feedback", writer.encode("feedback", comment)) == comment
+    sending = EventProducer(registry_settings.kafka, writer, "test", linger_ms=0)
+    sending.send("steps", user, step)
+    sending.flush(TIMEOUT_S)
     with closing(Codec(registry_settings.schema_registry)) as plain:
         producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
         key_id = plain.decode("steps", sealed)["seal_key"]
         producer.delete("subject-keys", key_id)
         producer.flush(TIMEOUT_S)
+    with pytest.raises(KeysUnavailable, match=key_id):  # a missing key is no erasure
+        late.decode("steps", sealed)
+    assert reader.decode("steps", sealed) == step
+    missing = find_missing_keys(registry_settings, lambda _: None)
+    assert missing[key_id].records == {"steps": 1}
+    declare_destroyed(registry_settings, {key_id: missing[key_id]}, "test")
+    assert key_id not in find_missing_keys(registry_settings, lambda _: None)
     erased = late.decode("steps", sealed)  # of a process that never read the key
     assert is_erased(erased)
     assert (erased["user"], erased["messages"], erased["response_token_ids"]) == (None, [], [])
@@ -71,9 +89,9 @@ def test_a_shared_record_is_erased_with_the_key_of_one_person(
         sealed = writer.encode(topic, label)
         assert not any(user.encode() in sealed for user in users)
         assert reader.decode(topic, sealed) == label
-        producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
-        producer.delete("subject-keys", key_id)
-        producer.flush(TIMEOUT_S)
+        [key] = [event.record for event in read_all(registry_settings, plain) if event.key == key_id]
+        write_decision(registry_settings, "default", key["subject"], "test")
+        destroy_keys(registry_settings, [key])
     erased = late.decode(topic, sealed)
     assert is_erased(erased)
     assert (erased["user"], erased["other_users"], erased["signature"], erased["trainable"]) == (None, [], [], False)

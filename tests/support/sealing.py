@@ -5,10 +5,11 @@ from typing import Any
 
 from stepstream.config import SealSettings, Settings
 from stepstream.crypto.key_ring import Sealer
+from stepstream.crypto.master_key import destroyed
 from stepstream.topics.catalogue import ERASURES, SUBJECT_KEYS
 from stepstream.topics.events import SubjectKey, new_erasure
 
-MASTER = Settings(seal=SealSettings.model_validate({"master_key": "a secret of the tests"}))
+MASTER = Settings(seal=SealSettings.model_validate({"master_key": "legacy:a secret of the tests"}))
 
 
 class FakeTable:
@@ -18,6 +19,7 @@ class FakeTable:
         self.rows: dict[str, Any] = {}
         self.current = True
         self.reachable = True
+        self.fault: str | None = None
         self.waits = 0
         self.arriving: dict[str, Any] = {}
         """Records of the topic that are not read yet."""
@@ -64,16 +66,29 @@ class Keys:
         return Sealer(settings, keep_key=self._keep, tables=lambda _, topic: self.tables[topic])
 
     def destroy(self, subject: str | None = None) -> None:
-        """Destroy the keys of one person, or all keys."""
+        """Erase one person, or all, as of the newest key, and destroy their keys."""
         for key_id, key in self.tables[SUBJECT_KEYS].items().items():
             if subject in (None, key["subject"]):
-                self.tables[SUBJECT_KEYS].put(key_id, None)
+                self._put_erasure(key["subject"], key["occurred_at_us"])
+                self.tables[SUBJECT_KEYS].put(key_id, destroyed(key))
+
+    def lose(self) -> None:
+        """Lose all keys, as a topic does that was recreated."""
+        for key_id in self.tables[SUBJECT_KEYS].items():
+            self.tables[SUBJECT_KEYS].put(key_id, None)
 
     def erase(self, subject: str, at_us: int) -> None:
         """Write the erasure and destroy the keys, as `stepstream erase` does."""
+        self._put_erasure(subject, at_us)
+        for key_id, key in self.tables[SUBJECT_KEYS].items().items():
+            if key["subject"] == subject:
+                self.tables[SUBJECT_KEYS].put(key_id, destroyed(key))
+
+    def _put_erasure(self, subject: str, at_us: int) -> None:
+        earlier = self.tables[ERASURES].get(subject)
+        at_us = max(at_us, earlier["occurred_at_us"] if earlier else 0)
         event = new_erasure(event_id="e", occurred_at_us=at_us, tenant="default", subject=subject)
         self.tables[ERASURES].put(subject, event)
-        self.destroy(subject)
 
     def _keep(self, key: SubjectKey) -> bool:
         self.made.append(key)

@@ -1,11 +1,12 @@
 """Settings of local data, Kafka, the schema registry, ClickHouse, metrics and sealing: every process reads them."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import SecretStr
+from pydantic import AfterValidator, SecretStr
 
 from stepstream.config.base import HttpAddress, Section, setting
+from stepstream.config.master_keys import parse_master_keys
 
 
 class PathsSettings(Section):
@@ -60,11 +61,22 @@ class MetricsSettings(Section):
     port: int = setting(0, "Port of this process; 0: a free one, which the process logs.", ge=0, le=65535)
 
 
+def _check_master_keys(keys: SecretStr) -> SecretStr:
+    if keys.get_secret_value():
+        parse_master_keys(keys.get_secret_value())
+    return keys
+
+
+MasterKeys = Annotated[SecretStr, AfterValidator(_check_master_keys)]
+"""Master keys in the format of `master_keys`."""
+
+
 class SealSettings(Section):
     """Encryption of personal fields in the log, under keys that an erasure destroys."""
 
-    master_key: SecretStr = setting(
+    master_key: MasterKeys = setting(
         SecretStr(""),
-        "Secret that wraps the keys of persons; empty: a random one, created once in `DATA/secrets`. All machines need "
-        "the same secret. Without it, sealed records stay unreadable for ever.",
+        "Master keys that wrap the keys of persons, joined by commas; the first wraps new keys. Empty: a random one, "
+        "created once in `DATA/secrets`. All machines need the same. Without them, sealed records stay unreadable for "
+        "ever. `stepstream master-key create` makes one; `legacy:SECRET` is a secret from a release without ids.",
     )

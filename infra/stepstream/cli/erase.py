@@ -7,7 +7,7 @@ from contextlib import closing
 import click
 import orjson
 
-from stepstream.config import load
+from stepstream.config import Settings, load
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES, OPEN_TRACES
 
@@ -15,11 +15,15 @@ _UNREACHABLE = 3
 
 
 @click.command()
-@click.option("--subject", required=True, metavar="USER", help="The person, as `user` in their records.")
+@click.option("--subject", metavar="USER", help="The person, as `user` in their records.")
 @click.option("--tenant", default="default", show_default=True, help="Their tenant.")
 @click.option("--wait", "wait_s", default=120.0, show_default=True, help="Seconds to wait for each job.")
+@click.option("--missing-keys", is_flag=True, help="List keys that sealed records name and `subject-keys` lacks.")
+@click.option("--declare-destroyed", is_flag=True, help="With --missing-keys: erase for ever what they sealed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as an object.")
-def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
+def erase(
+    subject: str | None, tenant: str, wait_s: float, missing_keys: bool, declare_destroyed: bool, as_json: bool
+) -> None:
     """Erase a person from the log and the store; list the checkpoints that trained on them.
 
     Broker, registry, store and the jobs must run. After an interruption run it again: it continues.
@@ -38,7 +42,12 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
     from stepstream.topics.codec import Codec
 
     settings = resolve_addresses(load())
+    if missing_keys == (subject is not None) or (declare_destroyed and not missing_keys):
+        raise click.UsageError("give either --subject, or --missing-keys with or without --declare-destroyed")
     wait_for_kafka(settings.kafka)
+    if subject is None:
+        _erase_missing_keys(settings, declare_destroyed, as_json)
+        return
     try:
         with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
             done = erase.erase(
@@ -80,6 +89,27 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
     for topic, records in sorted(done.left.items()):
         click.echo(f"stepstream: {records} of their records stay readable on {topic}: {_left_reason(topic)}", err=True)
     if done.left:
+        sys.exit(1)
+
+
+def _erase_missing_keys(settings: Settings, declare: bool, as_json: bool) -> None:
+    """List the missing keys; declare them destroyed on request. Exit with status 1 if some are still missing."""
+    from stepstream.jobs.erasure import erase
+    from stepstream.jobs.erasure import missing_keys as keys
+
+    try:
+        missing = keys.find_missing_keys(settings, lambda line: click.echo(line, err=True))
+    except erase.CannotErase as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        rows = [{"key_id": key_id, "tenant": key.tenant, "records": key.records} for key_id, key in missing.items()]
+        click.echo(orjson.dumps({"missing": rows, "destroyed": declare}).decode())
+    else:
+        for key_id, key in missing.items():
+            click.echo(f"{key_id}  {key.tenant:<16} {', '.join(f'{n} of {t}' for t, n in key.records.items())}")
+    if declare:
+        keys.declare_destroyed(settings, missing, getpass.getuser())
+    elif missing:
         sys.exit(1)
 
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "import": ("stepstream.cli.datasets:import_", "Publish the trajectories of a file of another format."),
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and create its start-up cache."),
     "keys": ("stepstream.cli.keys:keys", "Create, list and revoke API keys of the gateway."),
+    "master-key": ("stepstream.cli.master_key:master_key", "Create and replace the master keys of sealed records."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list versions; promote them and roll them back."),
     "plan-memory": ("stepstream.cli.plan_memory:plan_memory", "Estimate the memory of training a model on GPUs."),
     "policy": ("stepstream.cli.policy:policy", "Apply, show and list the governance policies of tenants."),

@@ -122,7 +122,7 @@ def test_missing_shared_secrets_are_a_warning_only_with_an_external_broker() -> 
         "warning",
         "set STEPSTREAM_SEAL_MASTER_KEY to the same value on every machine",
     )
-    assert not list(doctor_checks.secrets(settings(**shared, SEAL_MASTER_KEY="b")))
+    assert not list(doctor_checks.secrets(settings(**shared, SEAL_MASTER_KEY="legacy:b")))
     assert not list(doctor_checks.secrets(settings()))
 
 

@@ -10,7 +10,9 @@ from sample_records import T0_US, feedback, step, trajectory
 from sealing import MASTER, Keys
 
 from stepstream.config import PathsSettings, SealSettings, Settings
-from stepstream.crypto.master_key import WrongMasterKey, load_master_key
+from stepstream.config.master_keys import new_master_key
+from stepstream.crypto.key_service import WrongMasterKey
+from stepstream.crypto.master_key import destroyed, load_master_key
 from stepstream.crypto.sealing import is_erased
 from stepstream.schemas import schema
 from stepstream.topics.catalogue import ERASURES, SUBJECT_KEYS
@@ -136,11 +138,12 @@ def test_a_destroyed_key_leaves_an_erased_record() -> None:
     assert is_erased(record)
     assert (record["user"], record["messages"]) == (None, [])
     # Later events are sealed under a new key.
-    assert opened(keys, writer.seal("steps", step(user="ada")))["user"] == "ada"
+    later = step(user="ada", at_us=keys.made[0]["occurred_at_us"] + 1)
+    assert opened(keys, writer.seal("steps", later))["user"] == "ada"
     assert len(keys.made) == 2
 
 
-def test_an_unknown_key_counts_as_destroyed_after_a_full_read_only() -> None:
+def test_a_missing_key_waits_and_never_counts_as_an_erasure() -> None:
     keys = Keys()
     sealed = keys.sealer().seal("steps", step(user="ada"))
     table = keys.tables[SUBJECT_KEYS]
@@ -149,15 +152,56 @@ def test_an_unknown_key_counts_as_destroyed_after_a_full_read_only() -> None:
     table.arriving = late
     assert opened(keys, sealed)["user"] == "ada"
     table.rows.clear()
-    table.reachable = False
     reader = keys.sealer()
-    with pytest.raises(KeysUnavailable):
+    for table.reachable in (False, True):  # a lagging mirror, and a recreated topic that is read to its end
+        with pytest.raises(KeysUnavailable):
+            reader.open("steps", WRITER, dict(sealed))
+    table.arriving = late
+    assert reader.open("steps", WRITER, dict(sealed))["user"] == "ada"
+
+
+def test_a_key_that_is_lost_after_it_was_read_keeps_opening_and_seals_no_more() -> None:
+    keys = Keys()
+    sealer = keys.sealer()
+    sealed = sealer.seal("steps", step(user="ada"))
+    keys.lose()
+    assert sealer.open("steps", WRITER, dict(sealed))["user"] == "ada"
+    assert sealer.seal("steps", step(user="ada"))["seal_key"] != sealed["seal_key"]
+    keys.erase(keys.made[0]["subject"], keys.made[0]["occurred_at_us"])
+    assert is_erased(sealer.open("steps", WRITER, dict(sealed))), "the erasure covers a key that is gone from the topic"
+
+
+def test_a_record_without_a_key_destroys_nothing_without_an_erasure() -> None:
+    keys = Keys()
+    sealed = keys.sealer().seal("steps", step(user="ada"))
+    [key] = keys.made
+    keys.tables[SUBJECT_KEYS].put(key["key_id"], destroyed(key))
+    reader = keys.sealer()
+    with pytest.raises(KeysUnavailable, match="without an erasure"):
         reader.open("steps", WRITER, dict(sealed))
-    table.reachable = True
-    assert is_erased(reader.open("steps", WRITER, dict(sealed)))
-    before = table.waits
-    reader.open("steps", WRITER, dict(sealed))
-    assert table.waits == before, "a destroyed key is read once"
+    erasure = new_erasure(event_id="e", occurred_at_us=key["occurred_at_us"], tenant="default", subject=key["subject"])
+    keys.tables[ERASURES].arriving = {key["subject"]: erasure}
+    assert is_erased(reader.open("steps", WRITER, dict(sealed))), "the erasure is read before a decision"
+
+
+@pytest.mark.parametrize("topic", [SUBJECT_KEYS, ERASURES])
+def test_records_wait_while_a_table_cannot_follow(topic: str) -> None:
+    keys = Keys()
+    reader = keys.sealer()
+    sealed = reader.seal("steps", step(user="ada"))
+    keys.tables[topic].fault = "offset 7 cannot be read"
+    with pytest.raises(KeysUnavailable, match="offset 7 cannot be read"):
+        reader.open("steps", WRITER, dict(sealed))
+    keys.tables[topic].fault = None
+    assert reader.open("steps", WRITER, dict(sealed))["user"] == "ada"
+
+
+def test_one_destroyed_key_erases_a_shared_record_whose_other_key_is_missing() -> None:
+    keys = Keys()
+    sealed = keys.sealer().seal(LABELS, shared())
+    keys.destroy(subject(BOB))
+    del keys.tables[SUBJECT_KEYS].rows[next(k["key_id"] for k in keys.made if k["subject"] == subject(ADA))]
+    assert is_erased(keys.sealer().open(LABELS, LABEL_WRITER, dict(sealed)))
 
 
 def test_an_event_from_before_an_erasure_is_emptied() -> None:
@@ -177,9 +221,12 @@ def test_an_event_from_before_an_erasure_is_emptied() -> None:
 def test_another_master_key_raises_with_the_remedy() -> None:
     keys = Keys()
     sealed = keys.sealer().seal("steps", step(user="ada"))
-    other = Settings(seal=SealSettings.model_validate({"master_key": "another"}))
-    with pytest.raises(WrongMasterKey, match="STEPSTREAM_SEAL_MASTER_KEY"):
-        opened(keys, sealed, other)
+    for other in ("legacy:another", new_master_key()):
+        settings = Settings(seal=SealSettings.model_validate({"master_key": other}))
+        with pytest.raises(WrongMasterKey, match="STEPSTREAM_SEAL_MASTER_KEY"):
+            opened(keys, sealed, settings)
+        with pytest.raises(WrongMasterKey, match="no new record is sealed"):
+            keys.sealer(settings).seal("steps", step(user="bob"))
 
 
 def test_a_damaged_record_is_malformed() -> None:

@@ -1,8 +1,9 @@
-"""Seal and open records with keys that each person has on the topic `subject-keys`, wrapped by the master key.
+"""Seal and open records with keys that each person has on the topic `subject-keys`, wrapped by a master key.
 
-A new person gets a key at the first record. `stepstream erase` destroys keys by deleting their records. A reader that
-does not know a key first reads the topic to its current end: only a key that is still missing is destroyed. This needs
-one guarantee of every writer: Kafka acknowledges a key before a record sealed with it is sent.
+A new person gets a key at the first record. `stepstream erase` destroys keys: it writes the erasure, and a record
+without the key in place of each. A key counts as destroyed only by these two records. A key that is merely missing (the
+topic lags, was recreated or cut) may come back, so what it sealed waits. This needs one guarantee of every writer:
+Kafka acknowledges a key before a record sealed with it is sent.
 
 A record that names several persons is sealed under a key of each. It can be opened only while all keys exist.
 
@@ -19,7 +20,8 @@ from typing import Any
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from stepstream.config import Settings
-from stepstream.crypto.master_key import MasterKey, load_master_key
+from stepstream.crypto.key_service import WrongMasterKey
+from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
 from stepstream.crypto.sealing import (
     Layout,
     SealBroken,
@@ -108,8 +110,8 @@ class Sealer:
             record: the decoded record.
 
         Raises:
-            KeysUnavailable: the keys cannot be read now; retry.
-            Malformed, WrongMasterKey: the record can never be opened.
+            KeysUnavailable: a key, or its master key, is missing or cannot be read now; retry.
+            Malformed: the record can never be opened.
         """
         if record["sealed"] is None or record["seal_key"] == _NO_KEY:
             return mark_erased(record)
@@ -118,12 +120,10 @@ class Sealer:
             raise KeysUnavailable(
                 "sealed records cannot be read without the master key: set STEPSTREAM_SEAL_MASTER_KEY"
             )
-        ciphers: dict[str, AESGCM] = {}
-        for key_id in key_ids(record["seal_key"]):
-            cipher = ring.cipher(key_id)
-            if cipher is None:
-                return mark_erased(record)
-            ciphers[key_id] = cipher
+        names = key_ids(record["seal_key"])
+        if any(ring.is_destroyed(key_id) for key_id in names):
+            return mark_erased(record)
+        ciphers = {key_id: ring.cipher(key_id) for key_id in names}
         written = self._layouts.get(id(writer))
         if written is None:
             written = self._layouts[id(writer)] = Layout(writer, TOPICS[topic].personal)
@@ -159,8 +159,15 @@ class _KeyRing:
         self._keys_of: defaultdict[str, dict[str, SubjectKey]] = defaultdict(dict)
         self._subject_of: dict[str, str] = {}
         self._destroyed: set[str] = set()
+        """Ids of keys that an erasure destroyed."""
+        self._withdrawn: set[str] = set()
+        """Ids of known keys whose record is gone, or holds no key: nothing new is sealed with them."""
         self._recheck: set[str] = set()
-        """Subjects with a key destroyed since the erasures were last read to their end."""
+        """Subjects that lost a key since the erasures were last read to their end."""
+        self._foreign: str | None = None
+        """Id of a key under a master key that is missing here; None: there is none."""
+        self._checked_masters: set[str] = set()
+        """Ids of master keys that open the keys under them."""
         self._producer: EventProducer | None = None
         self._codec: Codec | None = None
         self._keys: Table = tables(settings, SUBJECT_KEYS)
@@ -179,19 +186,45 @@ class _KeyRing:
         erasure = self._erasures.get(subject)
         return -1 if erasure is None else int(erasure["occurred_at_us"])
 
-    def cipher(self, key_id: str) -> AESGCM | None:
-        """Return the cipher of a key; None: the key is destroyed."""
-        cipher = self._ciphers.get(key_id)
-        if cipher is None and key_id not in self._destroyed:
+    def is_destroyed(self, key_id: str) -> bool:
+        """Return True if an erasure destroyed the key. Reads the topics to their end for a key that is not open.
+
+        Raises:
+            KeysUnavailable: the topics cannot be read now.
+        """
+        self._check_tables()
+        if key_id in self._ciphers:
+            return False
+        if key_id in self._destroyed:
+            return True
+        key = self._keys.get(key_id)
+        if key is None:
+            self._wait(self._keys)
             key = self._keys.get(key_id)
-            if key is None:
-                self._wait(self._keys)
-                key = self._keys.get(key_id)
-            if key is None:
-                self._destroyed.add(key_id)
-                return None
-            if self._is_superseded(key):
-                return None
+        if key is None:
+            return False
+        if not self._is_superseded(key) and (is_destroyed(key) or not self._erasures.current):
+            self._wait(self._erasures)
+        if not self._is_superseded(key):
+            return False
+        self._destroyed.add(key_id)
+        return True
+
+    def cipher(self, key_id: str) -> AESGCM:
+        """Return the cipher of a key that is not destroyed.
+
+        Raises:
+            KeysUnavailable: the key or its master key is missing.
+        """
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            key = self._keys.get(key_id)
+            if key is None or is_destroyed(key):
+                state = "missing" if key is None else "empty without an erasure of its person"
+                raise KeysUnavailable(
+                    f"key {key_id} of a sealed record is {state} on {SUBJECT_KEYS}: restore the topic; if the key is "
+                    "lost for ever, declare that with `stepstream erase --missing-keys`"
+                )
             cipher = self._unwrap(key)
         return cipher
 
@@ -204,6 +237,8 @@ class _KeyRing:
     def _find_or_create(self, tenant: str, user: str) -> tuple[str, str, AESGCM]:
         subject = self._master.subject(tenant, user)
         # Not under the lock, which the tables' threads need.
+        if self._may_block:
+            self._check_tables()
         if self._may_block and not (self._keys.current and self._erasures.current):
             self._wait(self._keys)
             self._wait(self._erasures)
@@ -212,7 +247,16 @@ class _KeyRing:
                 self._wait(self._erasures)
             self._recheck.discard(subject)
         with self._lock:
-            known = {name: key for name, key in self._keys_of[subject].items() if not self._is_superseded(key)}
+            known = {
+                name: key
+                for name, key in self._keys_of[subject].items()
+                if name not in self._withdrawn and not self._is_superseded(key)
+            }
+            if self._foreign is not None:
+                raise WrongMasterKey(
+                    f"key {self._foreign} on {SUBJECT_KEYS} belongs to a master key that is missing here, so no new "
+                    "record is sealed: set STEPSTREAM_SEAL_MASTER_KEY to the same value everywhere"
+                )
             if known:
                 key = known[min(known)]
             else:
@@ -240,29 +284,50 @@ class _KeyRing:
 
     def _on_key(self, key_id: str, key: SubjectKey | None) -> None:
         with self._lock:
-            if key is not None:
-                self._destroyed.discard(key_id)
+            if key is not None and not is_destroyed(key):
+                self._check_master(key)
+                self._withdrawn.discard(key_id)
                 self._add(key)
                 return
-            self._destroyed.add(key_id)
-            subject = self._subject_of.pop(key_id, None)
-            if subject is not None:
-                self._recheck.add(subject)
-                self._keys_of[subject].pop(key_id, None)
-            self._forget(key_id)
+            # Destroyed, or missing: seal nothing more with it. Without an erasure, an open key keeps opening records.
+            if key is not None:
+                self._add(key)
+            subject = self._subject_of.get(key_id)
+            if subject is None:
+                return
+            self._withdrawn.add(key_id)
+            self._recheck.add(subject)
+            self._persons = {person: entry for person, entry in self._persons.items() if entry[1] != key_id}
+            self._on_erasure(subject, None)
+
+    def _check_master(self, key: SubjectKey) -> None:
+        """Note a key of another master key; an older master key of this installation is none."""
+        master_key_id = key["master_key_id"]
+        if master_key_id in self._checked_masters:
+            return
+        if self._master.opens(key):
+            self._checked_masters.add(master_key_id)
+            if self._foreign == key["key_id"]:
+                self._foreign = None
+        else:
+            self._foreign = key["key_id"]
 
     def _on_erasure(self, subject: str, _erasure: Any) -> None:
         with self._lock:
             for key_id, key in self._keys_of[subject].items():
                 if self._is_superseded(key):
-                    self._forget(key_id)
+                    self._destroyed.add(key_id)
+                    self._ciphers.pop(key_id, None)
+                    self._persons = {person: entry for person, entry in self._persons.items() if entry[1] != key_id}
 
     def _is_superseded(self, key: SubjectKey) -> bool:
         return key["occurred_at_us"] <= self.erased_at(key["subject"])
 
-    def _forget(self, key_id: str) -> None:
-        self._ciphers.pop(key_id, None)
-        self._persons = {person: entry for person, entry in self._persons.items() if entry[1] != key_id}
+    def _check_tables(self) -> None:
+        """Raise if a key or an erasure on the log may be unknown here."""
+        for table in (self._keys, self._erasures):
+            if table.fault is not None:
+                raise KeysUnavailable(f"sealed records wait, because an erasure may be missing: {table.fault}")
 
     def _wait(self, table: Table) -> None:
         if not table.wait_current(KAFKA_TIMEOUT_S):

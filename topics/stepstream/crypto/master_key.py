@@ -1,36 +1,25 @@
-"""Load the installation's master key, which derives persons' pseudonyms and wraps the keys of their records."""
+"""Make, open, wrap again and destroy the keys of persons, as records of the topic `subject-keys`."""
 
-import hmac
 import uuid
-from hashlib import sha256
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
 from stepstream.config import Settings
-from stepstream.config.secrets import read_or_create_secret
-from stepstream.topics.codec import CodecError
+from stepstream.config.master_keys import LEGACY_ID
+from stepstream.crypto.key_service import KeyService, WrongMasterKey, load_key_service
 from stepstream.topics.events import SubjectKey, new_subject_key
 from stepstream.topics.ids import new_event_id, now_us
 
 
-class WrongMasterKey(CodecError):
-    """A key was wrapped under another master key: set STEPSTREAM_SEAL_MASTER_KEY to the same value everywhere."""
-
-    kind = "wrong_master_key"
-
-
 class MasterKey:
-    """The master key, from which two keys are derived: one for subjects, one for wrapping."""
+    """The records of keys, by a key service."""
 
-    def __init__(self, secret: bytes) -> None:
-        self._subjects = hmac.digest(secret, b"stepstream subjects", sha256)
-        self._wrapping = hmac.digest(secret, b"stepstream key wrapping", sha256)
+    def __init__(self, service: KeyService) -> None:
+        self._service = service
 
     def subject(self, tenant: str, user: str) -> str:
-        """Return a person's pseudonym (40 hex digits), which cannot be linked to the person without this key."""
-        identity = f"{tenant}\x1f{user}".encode("utf-8", "surrogatepass")
-        return hmac.new(self._subjects, identity, sha256).hexdigest()[:40]
+        """Return a person's pseudonym (40 hex digits), which cannot be linked to the person without a master key."""
+        return self._service.subject(tenant, user)
 
     def new_key(self, tenant: str, subject: str, after_us: int = -1) -> SubjectKey:
         """Return a new random key of a person, wrapped. `after_us` is the time of the person's last erasure."""
@@ -40,33 +29,56 @@ class MasterKey:
             key_id=uuid.uuid4().hex,
             tenant=tenant,
             subject=subject,
-            wrapped_key=aes_key_wrap(self._wrapping, AESGCM.generate_key(256)),
+            wrapped_key=self._service.wrap(tenant, AESGCM.generate_key(256)),
+            master_key_id=self._service.primary_id,
         )
 
     def cipher(self, key: SubjectKey) -> AESGCM:
-        """Unwrap a key.
+        """Unwrap a key that is not destroyed.
 
         Raises:
-            WrongMasterKey: another master key wrapped it.
+            WrongMasterKey: the key service lacks its master key.
         """
+        return AESGCM(self._service.unwrap(key["tenant"], key["master_key_id"], key["wrapped_key"]))
+
+    def opens(self, key: SubjectKey) -> bool:
+        """Return True if the key service has the key's master key."""
+        if key["master_key_id"] != LEGACY_ID:
+            return self._service.knows(key["master_key_id"])
         try:
-            return AESGCM(aes_key_unwrap(self._wrapping, key["wrapped_key"]))
-        except InvalidUnwrap:
-            raise WrongMasterKey(
-                f"key {key['key_id']} was made under another master key: set STEPSTREAM_SEAL_MASTER_KEY to the same "
-                "value everywhere"
-            ) from None
+            self.cipher(key)
+        except WrongMasterKey:
+            return False
+        return True
+
+    def wrapped_again(self, key: SubjectKey) -> SubjectKey | None:
+        """Return the key under the primary master key; None: it is already, or destroyed.
+
+        Raises:
+            WrongMasterKey: the key service lacks its master key.
+        """
+        if is_destroyed(key) or key["master_key_id"] == self._service.primary_id != LEGACY_ID:
+            return None
+        plain = self._service.unwrap(key["tenant"], key["master_key_id"], key["wrapped_key"])
+        return {
+            **key,
+            "event_id": new_event_id(),
+            "wrapped_key": self._service.wrap(key["tenant"], plain),
+            "master_key_id": self._service.primary_id,
+        }
+
+
+def is_destroyed(key: SubjectKey) -> bool:
+    """Return True if the record says that the key was destroyed. It counts with the erasure of its subject alone."""
+    return not key["wrapped_key"]
+
+
+def destroyed(key: SubjectKey) -> SubjectKey:
+    """Return the record that destroys a key."""
+    return {**key, "event_id": new_event_id(), "wrapped_key": b""}
 
 
 def load_master_key(settings: Settings, *, create: bool = True) -> MasterKey | None:
-    """Return the master key of `seal.master_key`, else the one in `DATA/secrets`.
-
-    Args:
-        settings: settings of the installation.
-        create: create a random key if there is none; False: return None.
-    """
-    declared = settings.seal.master_key.get_secret_value()
-    if declared:
-        return MasterKey(declared.encode())
-    file = settings.paths.data / "secrets" / "master.key"
-    return MasterKey(read_or_create_secret(file)) if create or file.exists() else None
+    """Return the installation's keys; arguments, None and errors as `load_key_service`."""
+    service = load_key_service(settings, create=create)
+    return None if service is None else MasterKey(service)

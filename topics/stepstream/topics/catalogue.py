@@ -295,7 +295,7 @@ _ALL = (
         SUBJECT_KEYS,
         "key_id",
         "SubjectKey",
-        "Keys of sealed records; a tombstone destroys one.",
+        "Keys of sealed records; a record without `wrapped_key` destroys one.",
         ("gateway", "SDK", "jobs", "people"),
         ("every reader of sealed records",),
         partitions=1,

@@ -755,9 +755,11 @@ class DeadLetter(TypedDict):
     value_sha256: str | None
     """SHA-256 (lower-case hex) of the value, to identify the rejected record."""
     error: str
-    """Error class: `malformed`, `unknown_schema`, `oversized`, `wrong_key`, `invalid`."""
+    """Error class: `malformed`, `unknown_schema`, `unsupported_schema`, `oversized`, `wrong_key`, `invalid`, `failed`."""
     reason: str
     """The fault, without content of the record."""
+    tenant: str | None
+    """Tenant of the record; null: unknown, because the record cannot be read."""
 
 
 def new_dead_letter(
@@ -774,6 +776,7 @@ def new_dead_letter(
     key: bytes | None = None,
     value: bytes | None = None,
     value_sha256: str | None = None,
+    tenant: str | None = None,
 ) -> DeadLetter:
     """Return a DeadLetter with the schema's defaults."""
     return {
@@ -789,6 +792,7 @@ def new_dead_letter(
         "value_sha256": value_sha256,
         "error": error,
         "reason": reason,
+        "tenant": tenant,
     }
 
 
@@ -2044,7 +2048,7 @@ def new_step(
 
 
 class SubjectKey(TypedDict):
-    """Key that seals one person's records, encrypted under the installation's master key. A tombstone destroys the key, and with it everything that it sealed."""
+    """Key that seals one person's records, encrypted under a master key of the installation. A record without `wrapped_key`, with an erasure of its subject, destroys the key and everything that it sealed. A missing record does not."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
@@ -2057,7 +2061,9 @@ class SubjectKey(TypedDict):
     subject: str
     """Keyed digest of tenant and user. It does not name the person."""
     wrapped_key: bytes
-    """AES-256 key, wrapped under the master key (RFC 3394)."""
+    """AES-256 key, wrapped under the tenant's wrapping key of the master key (RFC 3394); empty: destroyed."""
+    master_key_id: str
+    """Id of the master key; empty: one without an id, which wraps the keys of all tenants."""
 
 
 def new_subject_key(
@@ -2068,6 +2074,7 @@ def new_subject_key(
     tenant: str,
     subject: str,
     wrapped_key: bytes,
+    master_key_id: str = "",
 ) -> SubjectKey:
     """Return a SubjectKey with the schema's defaults."""
     return {
@@ -2077,6 +2084,7 @@ def new_subject_key(
         "tenant": tenant,
         "subject": subject,
         "wrapped_key": wrapped_key,
+        "master_key_id": master_key_id,
     }
 
 

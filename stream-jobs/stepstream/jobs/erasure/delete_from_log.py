@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import Consumer, TopicPartition
 
 from stepstream.config import Settings
+from stepstream.crypto.master_key import destroyed
 from stepstream.jobs.runtime.processor import consumer_group
 from stepstream.topics.catalogue import ERASURES, SUBJECT_KEYS
 from stepstream.topics.client import admin_client, client_config
 from stepstream.topics.codec import Codec
-from stepstream.topics.events import Erasure, new_erasure
+from stepstream.topics.events import Erasure, SubjectKey, new_erasure
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 
@@ -52,9 +53,16 @@ def delete_keys(settings: Settings, topic: str, keys: Iterable[str]) -> None:
         codec.close()
 
 
-def destroy_keys(settings: Settings, key_ids: Iterable[str]) -> None:
-    """Destroy encryption keys: records sealed under them become unreadable for ever."""
-    delete_keys(settings, SUBJECT_KEYS, key_ids)
+def destroy_keys(settings: Settings, keys: Iterable[SubjectKey]) -> None:
+    """Destroy encryption keys durably: with the erasure of their subjects, what they sealed is unreadable for ever."""
+    codec = Codec(settings.schema_registry)
+    try:
+        producer = EventProducer(settings.kafka, codec, "erase", linger_ms=0)
+        for key in keys:
+            producer.send(SUBJECT_KEYS, key["key_id"], destroyed(key))
+        producer.flush(_CALL_S)
+    finally:
+        codec.close()
 
 
 def end_offsets(settings: Settings, topics: Iterable[str]) -> dict[tuple[str, int], int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
-from stepstream.crypto.master_key import MasterKey, WrongMasterKey, load_master_key
+from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
 from stepstream.jobs.erasure import delete_from_log, delete_from_tables
 from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, Findings, Person, Say, find_records
 from stepstream.topics.catalogue import CONSENTS, DEAD_LETTERS, OPEN_TRACES, SUBJECT_KEYS
@@ -72,12 +72,13 @@ def erase(
             "on the machine with the jobs' data folder"
         )
     subject = master.subject(person.tenant, person.user)
-    key_ids, other_key_ids, consents = _find_keys(settings, master, subject, person)
-    say(f"subject {subject}: {len(key_ids)} keys")
+    keys, other_key_ids, consents = _find_keys(settings, master, subject, person)
+    live = [key for key in keys if not is_destroyed(key)]
+    say(f"subject {subject}: {len(live)} keys")
     saved = settings.paths.data / "erasures" / f"{subject}.json"
     earlier = Findings.unpack(saved.read_bytes()) if saved.exists() else Findings()
     found = Findings(
-        set(key_ids),
+        {key["key_id"] for key in keys},
         delete_from_tables.trajectories_of(client, person),
         delete_from_tables.own_trajectories_of(client, person),
     )
@@ -85,8 +86,8 @@ def erase(
     find_records(settings, person, found, other_key_ids, say)
     _save(saved, found)
     delete_from_log.write_decision(settings, person.tenant, subject, requested_by)
-    delete_from_log.destroy_keys(settings, key_ids)
-    say(f"destroyed {len(key_ids)} keys: {found.sealed} records are unreadable now")
+    delete_from_log.destroy_keys(settings, live)
+    say(f"destroyed {len(live)} keys: {found.sealed} records are unreadable now")
     cut = _delete_unsealed(settings, found, wait_s, say)
     delete_from_log.delete_keys(settings, CONSENTS, consents)
     delete_from_log.wait_until_read(
@@ -95,7 +96,7 @@ def erase(
     rows = _delete_rows(client, person, found, say)
     return ErasureReport(
         subject=subject,
-        keys_destroyed=len(key_ids),
+        keys_destroyed=len(live),
         records_unreadable=found.sealed,
         rows_deleted=rows,
         partitions_cut=cut,
@@ -108,8 +109,8 @@ def erase(
 
 def _find_keys(
     settings: Settings, master: MasterKey, subject: str, person: Person
-) -> tuple[list[str], set[str], list[str]]:
-    """Return the ids of the person's keys, the ids of all other keys, and the keys of the person's consents."""
+) -> tuple[list[SubjectKey], set[str], list[str]]:
+    """Return the person's keys, the ids of all other keys, and the keys of the person's consents."""
     with Table(settings, SUBJECT_KEYS) as keys, Table(settings, CONSENTS) as consents:
         if not (keys.wait_current(_TABLE_S) and consents.wait_current(_TABLE_S)):
             raise CannotErase(
@@ -117,16 +118,15 @@ def _find_keys(
             )
         rows: dict[str, SubjectKey] = keys.items()
         changes = consents.items()
-    for key in rows.values():
-        try:
-            master.cipher(key)
-        except WrongMasterKey as error:
-            raise CannotErase(str(error)) from None
-        break
+    if foreign := next((key for key in rows.values() if not (is_destroyed(key) or master.opens(key))), None):
+        raise CannotErase(
+            f"key {foreign['key_id']} belongs to another master key: set STEPSTREAM_SEAL_MASTER_KEY to the value of "
+            "the jobs"
+        )
     owner = person.tenant, person.user
     consent_keys = [key for key, change in changes.items() if (change["tenant"], change["user"]) == owner]
-    key_ids = [key_id for key_id, key in rows.items() if key["subject"] == subject]
-    return key_ids, rows.keys() - set(key_ids), consent_keys
+    mine = [key for key in rows.values() if key["subject"] == subject]
+    return mine, rows.keys() - {key["key_id"] for key in mine}, consent_keys
 
 
 def _save(path: Path, found: Findings) -> None:

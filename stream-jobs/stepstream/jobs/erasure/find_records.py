@@ -112,18 +112,19 @@ def find_records(settings: Settings, person: Person, found: Findings, other_key_
     try:
         for topic in (*INTAKE, *GOVERNED, DEAD_LETTERS, OPEN_TRACES):
             records = 0
-            for event in _events(settings, codec, topic):
+            for event in read_events(settings, codec, topic):
                 add_event(found, person, event, codec)
                 records += 1
             say(f"searched {records} records of {topic}")
         for topic in (*INTAKE, *GOVERNED) if found.own_trajectories else ():
-            for event in _events(settings, codec, topic):
+            for event in read_events(settings, codec, topic):
                 add_by_trajectory(found, person, event, other_key_ids)
     finally:
         codec.close()
 
 
-def _events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:
+def read_events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:
+    """Yield the events of a topic up to its present end."""
     with EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow([topic])
         while not consumer.is_caught_up():

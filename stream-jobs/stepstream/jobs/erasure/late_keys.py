@@ -3,6 +3,7 @@
 from typing import Any
 
 from stepstream.config import Settings
+from stepstream.crypto.master_key import destroyed, is_destroyed
 from stepstream.topics.catalogue import ERASURES, SUBJECT_KEYS
 from stepstream.topics.codec import Codec
 from stepstream.topics.producer import EventProducer
@@ -35,9 +36,9 @@ class LateKeys:
                 self._check_key(key_id, key)
 
     def _check_key(self, key_id: str, key: Any) -> None:
-        if key is None:
+        if key is None or is_destroyed(key):
             return
         erasure = self._erasures.get(key["subject"])
         if erasure is not None and key["occurred_at_us"] <= erasure["occurred_at_us"]:
-            self._producer.delete(SUBJECT_KEYS, key_id)
+            self._producer.send(SUBJECT_KEYS, key_id, destroyed(key))
             self._producer.poll(0)
