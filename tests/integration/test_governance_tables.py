@@ -44,7 +44,7 @@ def client(settings: Settings, inserter: Inserter) -> Iterator[Client]:
 def put(inserter: Inserter, topic: str, *records: Any) -> None:
     for record in records:
         for table, row in rows(topic, record):
-            assert inserter.insert(table, [row]) == []
+            assert inserter.insert(table, [row]) == {}
 
 
 def consent_change(level: Any, at: int = 0, **subject: Any) -> Any:

@@ -88,7 +88,7 @@ class SinkProcessor:
         out = Outputs(JOB, self._codec, self._retry)
         by_table: defaultdict[str, list[Row]] = defaultdict(list)
         origins: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
-        deleted = {record.key: record.value is None for record in records if record.topic == CONSENTS}
+        newest_consents = {record.key: record for record in records if record.topic == CONSENTS}
         for record in records:
             if record.value is None and CATALOGUE[record.topic].cleanup == "compact":
                 continue
@@ -107,12 +107,14 @@ class SinkProcessor:
                 by_table[table].append(row)
                 origins[table].append((record, tenant))
         for table, batch in by_table.items():
-            for index in self._inserter.insert(table, batch):
+            for index, reason in self._inserter.insert(table, batch).items():
                 record, tenant = origins[table][index]
-                self._dead_letter(out, record, InvalidRecord("invalid", f"does not fit the table {table}", tenant))
-        for key, is_deleted in deleted.items():
-            if is_deleted:
-                self._inserter.delete(CONSENTS, "key", (key or b"").decode(errors="replace"))
+                self._dead_letter(out, record, InvalidRecord("invalid", reason, tenant))
+        for key, record in newest_consents.items():
+            if record.value is None:
+                refusal = self._inserter.delete(CONSENTS, "key", (key or b"").decode(errors="replace"))
+                if refusal is not None:
+                    self._dead_letter(out, record, InvalidRecord("invalid", refusal))
         self._dead_letter_limit.add(out.received - out.dead_lettered, out.dead_lettered)
         return out
 
