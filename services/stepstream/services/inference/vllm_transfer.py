@@ -16,7 +16,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from stepstream.services.inference.vllm_adapter_fix import keep_base_free_of_adapters
+from stepstream.services.inference.vllm_adapter_fix import multiply_adapters_by_slot
 
 
 @dataclass
@@ -42,7 +42,7 @@ class FolderTransferEngine(WeightTransferEngine):  # type: ignore[misc]
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
         if vllm_config.lora_config is not None and device.type == "cpu":
-            keep_base_free_of_adapters()
+            multiply_adapters_by_slot()
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Do nothing."""
