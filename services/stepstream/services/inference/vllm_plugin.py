@@ -7,6 +7,8 @@ Every process of vLLM calls `register`. The process that serves HTTP creates `Se
 
 from typing import Any
 
+from stepstream.services.inference.vllm_idle import sleep_while_waiting
+
 BACKEND = "stepstream"
 _PACKAGE = "stepstream.services.inference"
 
@@ -14,9 +16,12 @@ _PACKAGE = "stepstream.services.inference"
 def register() -> None:
     """Register the weight transfer backend; vLLM may call this several times in a process."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+    from vllm.platforms import current_platform
 
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, f"{_PACKAGE}.vllm_transfer", "FolderTransferEngine")
+    if current_platform.is_cpu():
+        sleep_while_waiting()
 
 
 class ServingPlugin:
