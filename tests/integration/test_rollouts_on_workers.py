@@ -98,6 +98,14 @@ def test_every_worker_serves_what_the_last_command_decided(
     assert all("stable is 1, not 4" in problem and "sha256" in problem for problem in problems.values())
     assert versions_on("stable") == [1, 1]
 
+    # A worker that restarts meanwhile serves what served before, and says so.
+    workers[1].kill()
+    workers[1].launch()
+    wait_until(lambda: clients[1].tracks() == {"stable": 1})
+    reasons = {worker["worker"]: worker["reason"] for worker in decide("status", MODEL, status=1)["workers"]}
+    assert "sha256" in reasons[settings[1].inference.worker_id]
+    assert reasons[settings[1].inference.worker_id].endswith(f"; {MODEL}@1 is served")
+
     # Workers that follow again serve the newest version that passes its checks.
     decide("follow", MODEL)
     wait_until(lambda: all(client.tracks() == {"stable": 3} for client in clients))

@@ -8,13 +8,13 @@ from stepstream.versions.rollouts import ServedVersions
 
 FOLLOWS = ServedVersions(5, newest=5)
 FIXED = ServedVersions(2, canary=4, canary_share=0.1, newest=5, follows_newest=False)
-PUBLISHED = [1, 2, 4, 5]
+PUBLISHED: dict[int, int | None] = dict.fromkeys([1, 2, 4, 5])
 
 
 def test_a_worker_without_a_version_tries_the_newest_first() -> None:
     assert versions_to_try(FOLLOWS, "stable", None, PUBLISHED) == [5, 4, 2, 1]
     assert versions_to_try(FOLLOWS, "canary", None, PUBLISHED) == [5, 4, 2, 1]
-    assert versions_to_try(ServedVersions(None), "stable", None, []) == []
+    assert versions_to_try(ServedVersions(None), "stable", None, {}) == []
 
 
 def test_a_worker_does_not_go_back_while_it_follows() -> None:
@@ -30,10 +30,22 @@ def test_a_decided_version_has_no_substitute() -> None:
     assert versions_to_try(canary, "canary", None, PUBLISHED) == [4]
 
 
+def test_a_worker_without_a_version_serves_what_served_before_a_decided_one() -> None:
+    published = {1: None, 2: 1, 3: 2, 4: 3, 7: None}
+    decided = ServedVersions(4, previous_stable=7, newest=7, follows_newest=False)
+    assert versions_to_try(decided, "stable", None, published) == [4, 7, 3, 2, 1]
+    assert versions_to_try(decided, "canary", None, published) == [4, 7, 3, 2, 1]
+    assert versions_to_try(decided, "stable", 3, published) == [4]
+    del published[3]
+    assert versions_to_try(decided, "stable", None, published) == [4, 7]
+    canary = ServedVersions(4, canary=3, canary_share=0.1, previous_stable=2, newest=7, follows_newest=False)
+    assert versions_to_try(canary, "canary", None, published) == [3]
+
+
 @given(st.sets(st.integers(1, 9), min_size=1), st.none() | st.integers(1, 9))
 def test_the_wanted_version_is_tried_first_unless_it_is_held(published: set[int], held: int | None) -> None:
     newest = max(published)
-    tried = versions_to_try(ServedVersions(newest, newest=newest), "stable", held, published)
+    tried = versions_to_try(ServedVersions(newest, newest=newest), "stable", held, dict.fromkeys(published))
     assert (tried == []) == (held == newest)
     assert tried[:1] in ([], [newest])
     assert tried == sorted(tried, reverse=True)

@@ -120,7 +120,9 @@ class CheckpointWatcher:
         """Load the best version of a track that passes its checks; note why better ones did not."""
         model, held = self._worker.model, self._worker.version_on(track)
         checkpoints = versions.checkpoints(model)
-        published = [version for version, one in checkpoints.items() if one["removed_at_us"] is None]
+        published = {
+            version: one["parent_version"] for version, one in checkpoints.items() if one["removed_at_us"] is None
+        }
         rollout = versions.rollout(model)
         decided_by = "" if rollout is None else rollout["event_id"]
         problem: str | None = None
@@ -128,7 +130,7 @@ class CheckpointWatcher:
             checkpoint = checkpoints.get(version)
             if checkpoint is None or checkpoint["removed_at_us"] is not None:
                 fate = "is not published" if checkpoint is None else "was removed"
-                problem = problem or f"{model}@{version} {fate}; {model}@{held} is still served"
+                problem = problem or f"{model}@{version} {fate}"
                 continue
             events = (checkpoint["event_id"], decided_by)
             if self._refusals.may_try(track, version, events, time.monotonic()):
@@ -143,8 +145,9 @@ class CheckpointWatcher:
             problem = problem or self._refusals.reason(track, version, events)
         if problem is None:
             self._problems.pop(track, None)
-        else:
-            self._problems[track] = problem
+            return
+        held = self._worker.version_on(track)
+        self._problems[track] = problem if held is None else f"{problem}; {model}@{held} is served"
 
     def _load(self, checkpoint: Checkpoint, track: Track, source: VersionSource) -> None:
         files = source.fetch(checkpoint)

@@ -1,6 +1,6 @@
 """Decide what a worker loads next, from what the log says and what it holds. Pure: time is passed in."""
 
-from collections.abc import Collection
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stepstream.topics.events import Track
@@ -10,26 +10,42 @@ _FIRST_RETRY_S = 30.0
 _LONGEST_RETRY_S = 600.0
 
 
-def versions_to_try(served: ServedVersions, track: Track, held: int | None, published: Collection[int]) -> list[int]:
+def versions_to_try(
+    served: ServedVersions, track: Track, held: int | None, published: Mapping[int, int | None]
+) -> list[int]:
     """Return the versions to load on a track, the best first; empty: what it holds is right.
 
-    A decided version has no substitute. The newest one has: if it fails, the next older one that is newer than what
-    the worker holds.
+    The newest version has substitutes: if it fails, the next older one that is newer than what the worker holds. A
+    decided version has none, unless the worker holds nothing, as after a restart. Then those that served before stand
+    in for the stable version: the one before the newest promotion, then its parents, the nearest first.
 
     Args:
         served: what the log says.
         track: the track.
         held: version that the worker holds on it; None: none.
-        published: versions that exist and were not removed.
+        published: parents of the versions that exist and were not removed; None: the root of a lineage.
     """
     wanted = served.version_of(track)
     if wanted is None or wanted == held:
         return []
-    is_decided = not served.follows_newest or (track == "canary" and served.canary is not None)
-    if is_decided:
+    if track == "canary" and served.canary is not None:
         return [wanted]
-    older = [version for version in published if version < wanted and (held is None or version > held)]
-    return [wanted, *sorted(older, reverse=True)]
+    if served.follows_newest:
+        older = [version for version in published if version < wanted and (held is None or version > held)]
+        return [wanted, *sorted(older, reverse=True)]
+    if held is not None:
+        return [wanted]
+    before = [] if served.previous_stable is None else [served.previous_stable]
+    before += _parents(wanted, published)
+    return [wanted, *dict.fromkeys(version for version in before if version in published and version != wanted)]
+
+
+def _parents(version: int, published: Mapping[int, int | None]) -> Iterator[int]:
+    """Yield the parents of a version up to the first that is not published, the nearest first."""
+    parent = published.get(version)
+    while parent is not None:
+        yield parent
+        parent = published.get(parent)
 
 
 @dataclass(slots=True)
