@@ -24,6 +24,8 @@ from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import MigrationError, migrate, migrations
 from stepstream.jobs.clickhouse.rows import TABLES, rows
+from stepstream.services.console.queries import QUERIES
+from stepstream.topics.events import new_governance
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +198,38 @@ def test_retracted_feedback_does_not_count(tables: Client) -> None:
     assert tables.query("SELECT name, source, events, mean FROM feedback_counts").result_rows == [
         ("thumbs", "user", 1, 1.0)
     ]
+
+
+def counts(client: Client) -> dict[str, Any]:
+    """Return all figures that the console and the views derive from steps and feedback."""
+    views = ("steps_per_second", "feedback_counts", "step_consents", "current_steps", "current_feedback")
+    queries = {view: f"SELECT count() FROM {view}" for view in views}
+    queries |= {
+        "per second": "SELECT second, steps FROM steps_per_second ORDER BY second",
+        "feedback": "SELECT name, source, events, mean FROM feedback_counts ORDER BY name, source",
+        "consent": "SELECT consent, count() FROM step_consents GROUP BY consent ORDER BY consent",
+        "totals": QUERIES["totals"].sql,
+    }
+    return {name: client.query(query).result_rows for name, query in queries.items()}
+
+
+def test_a_replay_changes_no_count(tables: Client) -> None:
+    def governed(record: Any, version: int) -> Any:
+        source = record["event_id"]
+        stamp = new_governance(source_event_id=source, job="govern@1", policy_version=version, trainable=True)
+        return record | {"event_id": f"{source}/{version}", "governed": stamp}
+
+    events = [("governed-steps", step("t", index, T0_US + index * SECOND_US // 2)) for index in range(4)]
+    events += [("governed-feedback", feedback(name, name="thumbs", source="user", value=1.0)) for name in "ab"]
+    events.append(("governed-feedback", feedback("c", name="thumbs", source="user", retracts="b")))
+    write(tables, *((topic, governed(event, 0)) for topic, event in events))
+    before = counts(tables)
+    assert before["totals"][0][0] == 4
+    assert before["feedback"] == [("thumbs", "user", 1, 1.0)]
+    for version in (2, 1):
+        write(tables, *((topic, governed(event, version)) for topic, event in events), times=2)
+        assert counts(tables) == before
+    assert {version for (version,) in tables.query("SELECT policy_version FROM current_steps").result_rows} == {2}
 
 
 def test_other_views_answer(tables: Client) -> None:

@@ -14,7 +14,7 @@ SELECT count() AS count, minOrNull(s.occurred_at) AS first_at, maxOrNull(s.occur
 FROM
 (
     SELECT * FROM steps FINAL WHERE trajectory_id = {id:String}
-    ORDER BY policy_version DESC LIMIT 1 BY source_event_id
+    ORDER BY policy_version DESC, event_id DESC LIMIT 1 BY source_event_id
 ) AS s
 """
 _FEEDBACK = """
@@ -22,7 +22,12 @@ SELECT name, value, category, source, step_index, occurred_at, ifNull(demonstrat
     event_id IN (SELECT retracts FROM feedback WHERE trajectory_id = {id:String} AND retracts IS NOT NULL)
     OR source_event_id IN (SELECT retracts FROM feedback WHERE trajectory_id = {id:String} AND retracts IS NOT NULL)
     AS retracted
-FROM feedback FINAL WHERE trajectory_id = {id:String} ORDER BY occurred_at, event_id
+FROM
+(
+    SELECT * FROM feedback FINAL WHERE trajectory_id = {id:String}
+    ORDER BY policy_version DESC, event_id DESC LIMIT 1 BY source_event_id
+)
+ORDER BY occurred_at, event_id
 """
 _AUDIT = """
 SELECT action, source_topic, uniqExact(event_id) AS records, sumMap(found) AS finds

@@ -185,7 +185,7 @@ class RunStats:
     def failed_requests(self) -> int:
         """Return the number of model calls that ended with an error, without those that the agent's end cut off."""
         (count,) = self._row(
-            "SELECT countIf(error IS NOT NULL AND error != 'client_disconnected') FROM steps FINAL"
+            "SELECT countIf(error IS NOT NULL AND error != 'client_disconnected') FROM current_steps"
             " WHERE model = {model:String}"
             " AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
         )

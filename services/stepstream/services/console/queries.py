@@ -67,7 +67,7 @@ QUERIES = {
     "totals": Query(
         """
         SELECT
-            (SELECT uniqExact(sipHash64(event_id)) FROM steps) AS steps,
+            (SELECT uniqExact(sipHash64(source_event_id)) FROM steps) AS steps,
             (SELECT count() FROM trajectories FINAL) AS trajectories
         """,
         5.0,
