@@ -219,6 +219,7 @@ def test_a_replay_changes_no_count(tables: Client) -> None:
         stamp = new_governance(source_event_id=source, job="govern@1", policy_version=version, trainable=True)
         return record | {"event_id": f"{source}/{version}", "governed": stamp}
 
+    events: list[tuple[str, Any]]
     events = [("governed-steps", step("t", index, T0_US + index * SECOND_US // 2)) for index in range(4)]
     events += [("governed-feedback", feedback(name, name="thumbs", source="user", value=1.0)) for name in "ab"]
     events.append(("governed-feedback", feedback("c", name="thumbs", source="user", retracts="b")))

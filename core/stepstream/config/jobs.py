@@ -147,6 +147,7 @@ class JudgeSettings(Section):
     agents: list[str] = setting([], "Agents whose steps are judged, separated by commas; empty: all.")
     tenants: list[str] = setting([], "Tenants whose steps are judged, separated by commas; empty: all.")
     per_minute: float = setting(60.0, "Rate limit of calls to the judge.", unit="calls per minute", gt=0)
+    parallel: int = setting(8, "Calls at the same time for the steps of one batch.", unit="calls", ge=1)
     timeout_s: float = setting(30.0, "Timeout of one call.", unit="s", gt=0)
     patience_s: float = setting(120.0, "Time to retry a failing judge before the job skips a step.", unit="s", ge=0)
 

@@ -9,6 +9,7 @@ it: the judge never blocks the log.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from typing import ClassVar
 
 from stepstream.config import Settings
@@ -27,8 +28,8 @@ from stepstream.topics.catalogue import GOVERNED_STEPS, JUDGE_CALIBRATIONS
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.table import Table
 
-_BATCH = 5
-"""Small: after a cancelled batch, the judge scores all of its steps again."""
+_STEPS_OF_A_CALL = 2
+"""Steps in a batch for each parallel call. Small: after a cancelled batch, the judge scores all of its steps again."""
 
 
 class Judge:
@@ -66,30 +67,24 @@ def main(settings: Settings, stop: Stop) -> None:
     if not settings.judge.url or not settings.judge.model:
         raise Fatal("no judge is configured: set STEPSTREAM_JUDGE_URL and STEPSTREAM_JUDGE_MODEL")
     wait_for_kafka(settings.kafka, lambda: bool(stop))
-    codec = sealing_codec(settings)
-    try:
-        with TablePolicies(settings) as policies, Table(settings, JUDGE_CALIBRATIONS) as calibrations:
-            if not (policies.wait(lambda: bool(stop)) and calibrations.wait_until_current(lambda: bool(stop))):
-                return
-            judge = digest(settings.judge.model)
+    with ExitStack() as stack:
+        codec = stack.enter_context(closing(sealing_codec(settings)))
+        policies = stack.enter_context(TablePolicies(settings))
+        calibrations = stack.enter_context(Table(settings, JUDGE_CALIBRATIONS))
+        if not (policies.wait(lambda: bool(stop)) and calibrations.wait_until_current(lambda: bool(stop))):
+            return
+        judge = digest(settings.judge.model)
 
-            def rejection() -> str | None:
-                return rejection_of(calibrations.get(judge), DEFAULT_GATE)
+        def rejection() -> str | None:
+            return rejection_of(calibrations.get(judge), DEFAULT_GATE)
 
-            def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
-                scorer = JudgeClient(settings.judge, cancelled)
-                job = Judge(
-                    settings,
-                    scorer,
-                    RetryingCodec(codec, cancelled),
-                    RetryingTrajectoryPolicies(policies, cancelled),
-                    rejection,
-                )
-                return FoldProcessor(settings, job, cancelled)
+        def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
+            scorer = stack.enter_context(closing(JudgeClient(settings.judge, cancelled)))
+            retrying = RetryingTrajectoryPolicies(policies, cancelled)
+            job = Judge(settings, scorer, RetryingCodec(codec, cancelled), retrying, rejection)
+            return FoldProcessor(settings, job, cancelled)
 
-            run_job(settings, stop, NAME, Judge.inputs, make, batch=_BATCH)
-    finally:
-        codec.close()
+        run_job(settings, stop, NAME, Judge.inputs, make, batch=_STEPS_OF_A_CALL * settings.judge.parallel)
 
 
 if __name__ == "__main__":

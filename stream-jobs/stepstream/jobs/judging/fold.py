@@ -2,8 +2,8 @@
 
 import hashlib
 import struct
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, cast
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import strictest_of
@@ -15,7 +15,7 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.catalogue import FEEDBACK, GOVERNED_STEPS
-from stepstream.topics.events import Feedback, Step, new_feedback
+from stepstream.topics.events import Consent, Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
 from stepstream.topics.trusted_sources import SHADOW_PREFIX
 
@@ -34,9 +34,17 @@ _KEPT_DAYS = 4
 class StepScorer(Protocol):
     """Scores questions; `JudgeClient` implements it."""
 
-    def score(self, question: str) -> float | None:
-        """Return the score of a question; None: there is none."""
+    def score_all(self, questions: Sequence[str]) -> list[float | None]:
+        """Return the score of each question, in order; None: there is none."""
         ...
+
+
+class _Question(NamedTuple):
+    """Pair of steps to ask about."""
+
+    before: Step
+    step: Step
+    consent: Consent
 
 
 class JudgeFold:
@@ -68,9 +76,10 @@ class JudgeFold:
         self._scorer, self._codec, self._policies = scorer, codec, policies
         self._agents, self._tenants, self._rejection = agents, tenants, rejection
         self._newest_day = 0
+        self._questions: list[_Question] = []
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Save a step. If it has the user's reaction to a previous step, score that one."""
+        """Save a step. If it has the user's reaction to a previous step, ask about that one at the end of the batch."""
         step = cast(Step, event)
         if is_erased(step) or not self._wanted(step):
             return
@@ -84,10 +93,22 @@ class JudgeFold:
         if changes.get(asked) is None:
             changes.put(asked, b"")
             if not out.replaying:
-                self._judge(step, index, changes, out)
+                self._ask(step, index, changes, out)
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Do nothing: steps are independent."""
+        """Score the steps that the batch asked about, several at a time; publish the scores in the order of the log."""
+        questions, self._questions = self._questions, []
+        if not questions:
+            return
+        scores = self._scorer.score_all([step_question(asked.before, asked.step) for asked in questions])
+        for asked, score in zip(questions, scores, strict=True):
+            out.count(metrics.JUDGED.labels("skipped" if score is None else "scored"))
+            if score is not None:
+                feedback = _feedback(asked.before, asked.step, score)
+                feedback["consent"] = asked.consent
+                if (rejection := self._rejection()) is not None:
+                    feedback["name"], feedback["comment"] = SHADOW_PREFIX + feedback["name"], rejection
+                out.emit(FEEDBACK, asked.step["trajectory_id"], feedback)
 
     def due(self, now_ms: int) -> bool:
         """Return True once a day, when a bucket expires."""
@@ -108,7 +129,7 @@ class JudgeFold:
             not self._tenants or step["tenant"] in self._tenants
         )
 
-    def _judge(self, step: Step, index: int, changes: Changes, out: Outputs) -> None:
+    def _ask(self, step: Step, index: int, changes: Changes, out: Outputs) -> None:
         records = (changes.get(_key(step, index, days)) for days in range(_KEPT_DAYS + 1))
         stored = next((found for found in records if found is not None), None)
         before = None if stored is None else cast(Step, self._codec.decode(GOVERNED_STEPS, stored))
@@ -121,14 +142,7 @@ class JudgeFold:
         if consent == "none" or policy.erased:
             out.count(metrics.JUDGED.labels("withheld"))
             return
-        score = self._scorer.score(step_question(before, step))
-        out.count(metrics.JUDGED.labels("skipped" if score is None else "scored"))
-        if score is not None:
-            feedback = _feedback(before, step, score)
-            feedback["consent"] = consent
-            if (rejection := self._rejection()) is not None:
-                feedback["name"], feedback["comment"] = SHADOW_PREFIX + feedback["name"], rejection
-            out.emit(FEEDBACK, step["trajectory_id"], feedback)
+        self._questions.append(_Question(before, step, consent))
 
 
 def _feedback(before: Step, step: Step, score: float) -> Feedback:

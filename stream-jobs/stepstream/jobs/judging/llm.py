@@ -9,7 +9,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -29,16 +30,21 @@ class JudgeUnavailable(Exception):
 
 
 class JudgeClient:
-    """Scores questions for the next-state judge. Use it from one thread."""
+    """Scores questions for the next-state judge, `judge.parallel` at a time. Use it from one thread; close it."""
 
     def __init__(self, settings: JudgeSettings, cancelled: Callable[[], bool]) -> None:
         """Create the client; waits raise `Cancelled` once `cancelled` returns True."""
         self._model = settings.model
         self._api = JudgeApi(settings, cancelled)
         self._retry = BoundedRetry(settings.patience_s, cancelled)
+        self._threads = ThreadPoolExecutor(settings.parallel, thread_name_prefix="judge")
 
-    def score(self, question: str) -> float | None:
-        """Return the score of a question; None: the judge is unavailable, or its answer has no score.
+    def close(self) -> None:
+        """Stop the threads; blocks until running calls are done."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def score_all(self, questions: Sequence[str]) -> list[float | None]:
+        """Return the score of each question, in order; None: the judge is unavailable, or its answer has no score.
 
         Blocks for the rate limit, and retries for `judge.patience_s`. After that each question gets one call until the
         judge answers again: questions without an answer are skipped, and the log goes on.
@@ -46,6 +52,14 @@ class JudgeClient:
         Raises:
             Cancelled: `cancelled` returned True during the wait.
         """
+        pending = [self._threads.submit(self._score, question) for question in questions]
+        try:
+            return [one.result() for one in pending]
+        finally:
+            for one in pending:
+                one.cancel()
+
+    def _score(self, question: str) -> float | None:
         try:
             return self._retry.call(self._api.url, lambda: self._read(question), JudgeUnavailable)
         except RetriesExhausted as error:

@@ -1,5 +1,6 @@
 """The fold of `judge`: which steps it scores, once, and with which consent."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -31,9 +32,9 @@ class Scripted:
     def __init__(self, *scores: float | None) -> None:
         self.scores, self.asked = list(scores), [""][:0]
 
-    def score(self, question: str) -> float | None:
-        self.asked.append(question)
-        return self.scores.pop(0) if self.scores else 0.5
+    def score_all(self, questions: Sequence[str]) -> list[float | None]:
+        self.asked += questions
+        return [self.scores.pop(0) if self.scores else 0.5 for _ in questions]
 
 
 class Refused(NoPolicies):
@@ -152,3 +153,17 @@ def test_expired_days_are_deleted() -> None:
     assert fed(run, [as_governed(step) for step in steps]) == []
     run.tick((steps[0]["occurred_at_us"] + 6 * DAY_US) // 1000)
     assert run.state.content == {}
+
+
+def test_the_steps_of_a_batch_are_asked_about_together_and_published_in_order() -> None:
+    class Together(Scripted):
+        batches = 0
+
+        def score_all(self, questions: Sequence[str]) -> list[float | None]:
+            self.batches += 1
+            return super().score_all(questions)
+
+    judge = Together(0.25, None, 0.75)
+    outputs = fed(judge_run(judge), [as_governed(step) for step in talk(count=4)])
+    assert [(feedback["step_index"], feedback["value"]) for feedback in outputs] == [(0, 0.25), (2, 0.75)]
+    assert (judge.batches, len(judge.asked)) == (1, 3)

@@ -86,8 +86,8 @@ def make_label(settings: Settings) -> FoldJob:
     return Label(settings.model_copy(update={"label": LabelSettings(keep_days=100_000)}))
 
 
-def make_measure(_: Settings) -> FoldJob:
-    return Measure()
+def make_measure(settings: Settings) -> FoldJob:
+    return Measure(settings)
 
 
 JOBS: list[tuple[Callable[[Settings], FoldJob], Callable[[], Events]]] = [
