@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import stepstream
 from stack_world import World
 from stream_records import make_steps
-from waiting import wait_until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
 from stepstream.crypto.master_key import is_destroyed, load_master_key
@@ -15,7 +16,7 @@ from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.erasure import delete_from_log, erase
 from stepstream.jobs.erasure.find_records import Person
-from stepstream.topics.events import new_message, new_policy
+from stepstream.topics.events import new_dead_letter, new_message, new_policy
 from stepstream.topics.ids import new_event_id, now_us
 
 MAIL = "ada@example.org"
@@ -126,6 +127,31 @@ def test_a_key_that_arrives_after_the_erasure_is_destroyed(world: Governed) -> N
 
 def newest_key(world: World, key_id: str) -> Any:
     return [event.record for event in world.read("subject-keys") if event.key == key_id][-1]
+
+
+def test_a_record_that_was_accepted_meanwhile_is_redriven_without_effect(world: Governed) -> None:
+    world.send_step("again")
+    wait_until(lambda: world.governed("again"))
+    [raw] = [event for event in world.read("steps") if event.record and event.record["trajectory_id"] == "again"]
+    letter = new_dead_letter(
+        event_id=new_event_id(),
+        occurred_at_us=now_us(),
+        job="govern@1",
+        topic="steps",
+        partition=raw.partition,
+        offset=raw.offset,
+        value_bytes=len(raw.value),
+        error="failed",
+        reason="KeyError",
+    )
+    world.send_and_flush("dead-letters", letter, key="again")
+    for _ in range(2):
+        assert stepstream(world.settings, "dead-letters", "redrive", letter["event_id"], "--again").status == 0
+    delete_from_log.wait_until_read(
+        world.settings, "govern", delete_from_log.end_offsets(world.settings, ("steps",)), TIMEOUT_S
+    )
+    assert [r["trajectory_id"] for r in world.records("steps")].count("again") == 3
+    assert [r["trajectory_id"] for r in world.records("governed-steps")].count("again") == 1
 
 
 class Killed(Exception):

@@ -26,6 +26,10 @@ COMMANDS = {
     "alarms": ("stepstream.cli.alarms:alarms", "List the alarms: a reward rose while a guard metric fell."),
     "config": ("stepstream.cli.config:config", "Show the effective settings and the source of each value."),
     "consent": ("stepstream.cli.consent:consent", "Set and list the consent of tenants, persons and agents."),
+    "dead-letters": (
+        "stepstream.cli.dead_letters:dead_letters",
+        "List rejected records; send them again after a mend.",
+    ),
     "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
     "demo-model": ("stepstream.cli.demo_model:demo_model", "Let a real model learn behind vLLM; roll versions back."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts; name the remedy for each fault."),

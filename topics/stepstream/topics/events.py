@@ -760,6 +760,8 @@ class DeadLetter(TypedDict):
     """The fault, without content of the record."""
     tenant: str | None
     """Tenant of the record; null: unknown, because the record cannot be read."""
+    redrives: str | None
+    """Id of the earlier dead letter whose record was sent again: this is no rejection. Null: a rejection."""
 
 
 def new_dead_letter(
@@ -777,6 +779,7 @@ def new_dead_letter(
     value: bytes | None = None,
     value_sha256: str | None = None,
     tenant: str | None = None,
+    redrives: str | None = None,
 ) -> DeadLetter:
     """Return a DeadLetter with the schema's defaults."""
     return {
@@ -793,6 +796,7 @@ def new_dead_letter(
         "error": error,
         "reason": reason,
         "tenant": tenant,
+        "redrives": redrives,
     }
 
 

@@ -334,13 +334,14 @@ TOPICS = tuple(_TABLE_OF_TOPIC)
 def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a record, as (name of the table, values in the order of its columns).
 
-    The record of an erased person has no rows, so that a replay does not restore deleted rows.
+    The record of an erased person has no rows, so that a replay does not restore deleted rows. Nor has the record of a
+    redrive, which is no rejection.
 
     Raises:
         KeyError: a topic that is not in `TOPICS`.
     """
     written = _TABLE_OF_TOPIC[topic]
-    if is_erased(record):
+    if is_erased(record) or (written is _DEAD_LETTERS and record["redrives"] is not None):
         return
     yield written.name, written.row(record)
     if written is _TRAJECTORIES:

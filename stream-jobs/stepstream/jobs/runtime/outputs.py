@@ -105,6 +105,7 @@ class Outputs:
             value_sha256=origin.value_sha256,
             error=invalid.error,
             reason=invalid.reason[:_REASON_CHARACTERS],
+            tenant=invalid.tenant or None,
         )
         self.emit(DEAD_LETTERS, (letter["key"] or b"").decode(errors="replace"), letter)
 
