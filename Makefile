@@ -74,6 +74,7 @@ SERVING_TESTS := \
 	tests/contract/test_swaps_under_load.py \
 	tests/contract/test_vllm_server.py \
 	tests/faults/test_killed_while_loading.py \
+	tests/faults/test_vllm_killed_while_loading.py \
 	tests/integration/test_inference_worker.py \
 	tests/integration/test_signed_versions.py \
 	tests/integration/test_rollouts_on_workers.py \

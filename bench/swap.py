@@ -1,11 +1,18 @@
-"""Measure a new version's way into a serving vLLM worker: seconds to its first token, and the gaps of running streams.
+"""Measure a new version's path into a serving vLLM worker: seconds to its first token, and the gaps of running streams.
 
 Run it as `.venv/bin/python bench/swap.py [--quick] [--sizes NAME,NAME] [--rounds N]`. Streams run all the time. The
-event is at hand when the clock starts; fetching (with digests), checks and swap follow, then a request for one token.
-The ways: `file` from the page cache, `cold file` after its pages are dropped, `memory` from /dev/shm, `delta` as the
-difference of a step from the version before, `lora` as adapter beside the base. Beside them stand a restart of vLLM on
-the same version, and the times in which this machine reads the bytes from disk, copies them in memory and digests them,
-measured in the same run.
+event is at hand when the clock starts; the worker's own fetch (with digests), checks and swap follow, then a request
+for one token. The ways:
+
+    file        files on a local disk, in the page cache
+    cold file   the same after their pages are dropped
+    store       the same by the client of a store (fsspec), from the local disk: a download without a network
+    memory      the copy that the learner shares; the store is not read
+    delta       the difference of a step from the version before
+    lora        adapters beside the base
+
+Beside them are a restart of vLLM on the same version, and the times in which this machine reads the bytes from disk,
+copies them in memory and digests them, measured in the same run.
 """
 
 import argparse
@@ -30,23 +37,28 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from stepstream.config import InferenceSettings
+from stepstream.config import InferenceSettings, PathsSettings, Settings
+from stepstream.demo import smollm2
 from stepstream.learner.model.checkpoint import describe, write_root
 from stepstream.learner.tiny.model import build_tokenizer
 from stepstream.services.inference.engine import SamplingParams
+from stepstream.services.inference.version_source import VersionFiles, VersionSource
 from stepstream.services.inference.vllm_engine import VllmEngine
 from stepstream.topics.events import Checkpoint, new_checkpoint
 from stepstream.versions.delta import write_delta
-from stepstream.versions.fetch import fetch_version
-from stepstream.versions.store import local_path
+from stepstream.versions.layout import weights_sha256
+from stepstream.versions.shared_memory import SharedVersions
 
 SIZES = {
-    # hidden, layers, heads, key heads, feed-forward
-    "1M": (96, 2, 3, 3, 288),
-    "25M": (512, 8, 8, 4, 1408),
-    "100M": (768, 14, 12, 4, 2048),
-    "350M": (1024, 28, 16, 8, 3072),
+    # hidden, layers, heads, key heads, feed-forward, vocabulary
+    "1M": (96, 2, 3, 3, 288, 100),
+    "25M": (512, 8, 8, 4, 1408, 32000),
+    "100M": (768, 14, 12, 4, 2048, 32000),
+    "0.5B": (896, 24, 14, 2, 4864, 151936),
 }
+"""Random weights in bfloat16; the last has the shape of Qwen2.5-0.5B. `SMOLLM2` has its own weights in float32."""
+SMOLLM2 = "SmolLM2-135M"
+SHARED_BYTES = 8 << 30
 STREAMS, LENGTH, PROMPT = 4, 1024, [1, 30, 81, 14, 76, 16, 99]
 
 
@@ -67,52 +79,70 @@ class Gaps:
         return 1000 * float(np.percentile(gaps, 99)) if gaps else 0.0
 
 
-def make_version(size: str, seed: int, folder: Path) -> Checkpoint:
-    """Write a random model of a size as a version and return its event."""
-    hidden, layers, heads, key_heads, inner = SIZES[size]
+def make_model(size: str, folder: Path) -> None:
+    """Write a model of a size in Hugging Face form."""
+    if size == SMOLLM2:
+        shutil.copytree(smollm2.prepare(Settings(paths=PathsSettings(data=folder / "data"))), folder / "model")
+        return
+    hidden, layers, heads, key_heads, inner, vocabulary = SIZES[size]
     tokenizer = build_tokenizer(LENGTH)
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer) if size == "1M" else 32000, hidden_size=hidden, num_hidden_layers=layers,
+        vocab_size=max(vocabulary, len(tokenizer)), hidden_size=hidden, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=key_heads, intermediate_size=inner,
         max_position_embeddings=LENGTH, bos_token_id=1, eos_token_id=None, tie_word_embeddings=True,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as scratch:
-        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
-        files = write_root(Path(scratch), folder)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+
+
+def step(weights: Path) -> None:
+    """Change each weight below a folder as a step of training with the rate 1e-5 does."""
+    for file in weights.glob("*.safetensors"):
+        tensors = {name: tensor + 1e-5 * torch.randn_like(tensor).sign() for name, tensor in load_file(file).items()}
+        save_file(tensors, file, {"format": "pt"})
+
+
+def event(version: int, folder: Path, **fields: Any) -> Checkpoint:
+    """Return the event of a version's folder."""
+    files = describe(folder)
     return new_checkpoint(
-        event_id=f"{size}-{seed}", occurred_at_us=0, model="bench", version=seed, uri=folder.as_uri(), files=files,
-        weights_sha256="", code_version="bench",
+        event_id=f"0197-{version:012d}", occurred_at_us=0, model="bench", version=version, uri=folder.as_uri(),
+        files=files, weights_sha256=weights_sha256(files), code_version="bench", **fields,
     )  # fmt: skip
 
 
-def make_delta(base: Checkpoint, folder: Path) -> Checkpoint:
-    """Write a version whose weights are those of `base` after a step of 1e-5, as the difference of both."""
-    weights = local_path(base["uri"])
-    assert weights is not None
-    with tempfile.TemporaryDirectory() as scratch:
-        stepped = Path(shutil.copytree(weights / "weights", Path(scratch) / "weights"))
-        for file in stepped.glob("*.safetensors"):
-            tensors = {
-                name: tensor + 1e-5 * torch.randn_like(tensor).sign() for name, tensor in load_file(file).items()
-            }
-            save_file(tensors, file, {"format": "pt"})
-        shutil.copytree(stepped, folder / "weights", ignore=shutil.ignore_patterns("*.safetensors*"))
-        if not write_delta(stepped, weights / "weights", folder / "weights"):
-            raise RuntimeError(f"{stepped} and {weights} have other tensors")
-    return new_checkpoint(
-        event_id=f"{base['event_id']}-delta", occurred_at_us=0, model="bench", version=3, uri=folder.as_uri(),
-        files=describe(folder), weights_sha256="", code_version="bench", format="delta", base_version=base["version"],
-    )  # fmt: skip
+class Published:
+    """The versions of one size: 1 and 2 in full, 3 as 2's delta from 1, 4 as adapters of 1."""
+
+    def __init__(self, size: str, base: Path) -> None:
+        make_model(size, base)
+        write_root(base / "model", base / "1")
+        shutil.copytree(base / "1", base / "2")
+        step(base / "2/weights")
+        (base / "3/weights").mkdir(parents=True)
+        shutil.copytree(
+            base / "2/weights", base / "3/weights", ignore=shutil.ignore_patterns("*.safetensors*"), dirs_exist_ok=True
+        )
+        if not write_delta(base / "2/weights", base / "1/weights", base / "3/weights"):
+            raise RuntimeError(f"{base}/2 and {base}/1 have other tensors")
+        make_adapters(base / "1/weights", base / "4/weights/adapter")
+        self.base = base
+        self.full = [event(1, base / "1"), event(2, base / "2")]
+        self.delta = event(3, base / "3", format="delta", base_version=1)
+        self.lora = event(4, base / "4", format="lora", base_version=1)
+        self.weights = sorted((base / "2/weights").glob("*.safetensors"))
+
+    def find(self, _model: str, version: int) -> Checkpoint:
+        return self.full[version - 1]
 
 
-def make_adapters(base: Path, folder: Path) -> Path:
+def make_adapters(base: Path, folder: Path) -> None:
     """Write random adapters of rank 16 for all projections."""
-    torch.set_default_dtype(torch.float32)
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=16, target_modules="all-linear"))
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), LoraConfig(r=16, target_modules="all-linear")
+    )
     model.save_pretrained(str(folder))
-    return folder
 
 
 @asynccontextmanager
@@ -143,32 +173,61 @@ async def first_token(engine: VllmEngine) -> None:
         pass
 
 
-async def measure_swap(
-    engine: VllmEngine, gaps: Gaps, checkpoint: Checkpoint, version: int, base: Checkpoint | None = None
-) -> dict[str, float]:
-    """Take one version in and return the seconds to its first token and the gaps meanwhile; `base`: of a delta."""
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="swap-bench-") as cache:
-        folder = await asyncio.to_thread(fetch_version, checkpoint, lambda _model, _version: base, Path(cache))
+@dataclass
+class Bench:
+    """A serving engine with running streams, and the worker's source of versions."""
+
+    published: Published
+    engine: VllmEngine
+    gaps: Gaps
+    memory: Path
+    number: int = 1
+
+    async def swap(self, way: str, checkpoint: Checkpoint) -> dict[str, float]:
+        """Take one version in; return the seconds to its first token and the gaps meanwhile."""
+        source, shared = self._source(way), SharedVersions(self.memory, "bench", SHARED_BYTES)
+        if way == "memory":
+            shared.put(checkpoint["version"], checkpoint["event_id"], self._folder(checkpoint) / "weights")
+        elif way == "store":
+            checkpoint = checkpoint | {"uri": checkpoint["uri"].replace("file://", "local://")}
+        elif way == "cold file":
+            drop_pages((self._folder(checkpoint) / "weights").glob("*.safetensors"))
+        self.number += 1
+        start = time.perf_counter()
+        files = await asyncio.to_thread(source.fetch, checkpoint)
         fetched = time.perf_counter()
-        await engine.load(folder, version)
-        await first_token(engine)
+        if files.adapter is None:
+            await self.engine.load(files.weights, self.number)
+            await first_token(self.engine)
+        else:
+            await self.engine.load_adapter(files.adapter, self.number)
+            await self._first_adapter_token()
         end = time.perf_counter()
-    await asyncio.sleep(0.5)  # the gaps that the swap made end with a token
-    return {"seconds": end - start, "fetch_s": fetched - start, "p99_ms": gaps.p99_ms(start, end)}
+        assert files.weights.is_relative_to(self.memory) == (way == "memory"), files
+        if files.adapter is not None:
+            await self.engine.unload_adapter(self.number)
+        await asyncio.sleep(0.5)  # the gaps that the swap made end with a token
+        shared.close()
+        return {"seconds": end - start, "fetch_s": fetched - start, "p99_ms": self.gaps.p99_ms(start, end)}
 
+    def _source(self, way: str) -> VersionSource:
+        """Return a worker's source, without what it fetched before."""
+        data = self.published.base / f"worker-{self.number}"
+        settings = Settings(paths=PathsSettings(data=data, shared_memory=self.memory))
+        source = VersionSource(settings, self.published.find, serves_adapters=way == "lora")
+        base = self.published.full[0]
+        source.hold("stable", VersionFiles(self._folder(base) / "weights", None, base["event_id"]))
+        return source
 
-async def measure_adapter(engine: VllmEngine, gaps: Gaps, folder: Path, version: int) -> dict[str, float]:
-    start = time.perf_counter()
-    await engine.load_adapter(folder, version)
-    body = {"model": engine.served_name(version), "token_ids": PROMPT, "sampling_params": {"max_tokens": 1}}
-    async with engine.post("/inference/v1/generate", json.dumps(body).encode()) as answer:
-        assert answer.status == 200, await answer.text()
-        await answer.read()
-    end = time.perf_counter()
-    await engine.unload_adapter(version)
-    await asyncio.sleep(0.2)
-    return {"seconds": end - start, "fetch_s": 0.0, "p99_ms": gaps.p99_ms(start, end)}
+    def _folder(self, checkpoint: Checkpoint) -> Path:
+        return self.published.base / str(checkpoint["version"])
+
+    async def _first_adapter_token(self) -> None:
+        name = self.engine.served_name(self.number)
+        body = {"model": name, "token_ids": PROMPT, "sampling_params": {"max_tokens": 1}}
+        async with self.engine.post("/inference/v1/generate", json.dumps(body).encode()) as answer:
+            assert answer.status == 200, await answer.text()
+            await answer.read()
 
 
 def drop_pages(files: Iterable[Path]) -> None:
@@ -201,56 +260,48 @@ def middle(measured: list[dict[str, float]]) -> dict[str, float]:
 
 
 async def measure_size(size: str, rounds: int, base: Path) -> dict[str, Any]:
-    """Measure all ways at one size."""
-    versions = [make_version(size, seed, base / f"v{seed}") for seed in (1, 2)]
-    folders = [base / f"v{seed}" / "weights" for seed in (1, 2)]
-    weights = sorted(folders[1].glob("*.safetensors"))
-    shared = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="swap-bench-"))
+    """Measure all ways at one size, and a restart."""
+    published = await asyncio.to_thread(Published, size, base)
+    memory = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="swap-bench-"))
+    first = published.base / "1/weights"
+    ways: dict[str, Any] = {}
     engine = VllmEngine(settings())
     try:
-        in_memory = []
-        for checkpoint in versions:
-            folder = shutil.copytree(base / f"v{checkpoint['version']}", shared / str(checkpoint["version"]))
-            in_memory.append(checkpoint | {"uri": folder.as_uri()})
-        delta = make_delta(versions[0], base / "delta")
-        adapters = make_adapters(folders[0], base / "adapters")
-        started = time.perf_counter()
-        await engine.load(folders[0], 1)
-        await first_token(engine)
-        restart = time.perf_counter() - started
-        number = 1
-        ways: dict[str, Any] = {}
+        await engine.load(first, 1)
         async with streams(engine) as gaps:
+            bench = Bench(published, engine, gaps, memory)
             quiet = time.perf_counter()
             await asyncio.sleep(2.0)
             ways["none"] = {"p99_ms": round(gaps.p99_ms(quiet, time.perf_counter()), 1)}
-            pairs = (
-                ("file", versions),
-                ("cold file", versions),
-                ("memory", in_memory),
-                ("delta", [versions[0], delta]),
-            )
-            for way, given in pairs:
+            old, new = published.full
+            for way in ("file", "cold file", "store", "memory", "delta", "lora"):
                 measured = []
-                for turn in range(rounds):
-                    number += 1
-                    if way == "cold file":
-                        drop_pages(folders[(turn + 1) % 2].glob("*.safetensors"))
-                    one = await measure_swap(engine, gaps, given[(turn + 1) % 2], number, versions[0])
-                    if way != "delta" or turn % 2 == 0:
-                        measured.append(one)
+                for _ in range(rounds):
+                    if way == "lora":
+                        measured.append(await bench.swap(way, published.lora))
+                        continue
+                    measured.append(await bench.swap(way, published.delta if way == "delta" else new))
+                    await bench.swap("file", old)
                 ways[way] = middle(measured)
-            measured = [
-                await measure_adapter(engine, gaps, Path(shutil.copytree(adapters, base / f"a{turn}")), 1000 + turn)
-                for turn in range(rounds)
-            ]
-            ways["lora"] = middle(measured)
     finally:
         await engine.close()
-        shutil.rmtree(shared)
-    size_mb = sum(file.stat().st_size for file in weights) / 1e6
-    bounds = {name: round(value, 4) for name, value in limits(weights).items()}
-    return {"megabytes": round(size_mb, 1), "restart_s": round(restart, 1), "ways": ways, "limits": bounds}
+        shutil.rmtree(memory)
+    megabytes = sum(file.stat().st_size for file in published.weights) / 1e6
+    bounds = {name: round(value, 4) for name, value in limits(published.weights).items()}
+    restart = round(await measure_restart(first), 1)
+    return {"megabytes": round(megabytes, 1), "restart_s": restart, "ways": ways, "limits": bounds}
+
+
+async def measure_restart(folder: Path) -> float:
+    """Return the seconds from the start of vLLM to its first token; its code is in the page cache."""
+    engine = VllmEngine(settings())
+    try:
+        started = time.perf_counter()
+        await engine.load(folder, 1)
+        await first_token(engine)
+        return time.perf_counter() - started
+    finally:
+        await engine.close()
 
 
 def settings() -> InferenceSettings:
@@ -261,7 +312,7 @@ def settings() -> InferenceSettings:
 
 
 def print_table(size: str, result: dict[str, Any]) -> None:
-    print(f"\n{size} parameters, {result['megabytes']} MB in bfloat16, {STREAMS} streams running")
+    print(f"\n{size}: {result['megabytes']} MB, {STREAMS} streams running")
     print(f"{'way':<12}{'event to first token':>22}{'of it fetch':>14}{'p99 between tokens':>20}")
     for way, figures in result["ways"].items():
         seconds = f"{figures['seconds']:.3f} s" if "seconds" in figures else "-"
@@ -274,15 +325,15 @@ def print_table(size: str, result: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the smallest size, 2 rounds")
-    parser.add_argument("--sizes", default="1M,25M,100M", help=f"of {', '.join(SIZES)}")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="the smallest size, 1 round")
+    parser.add_argument("--sizes", default=f"1M,{SMOLLM2},0.5B", help=f"of {', '.join([SMOLLM2, *SIZES])}")
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     names = ["1M"] if arguments.quick else arguments.sizes.split(",")
     results = {}
     for size in names:
         with tempfile.TemporaryDirectory(prefix="swap-bench-") as base:
-            results[size] = asyncio.run(measure_size(size, 2 if arguments.quick else arguments.rounds, Path(base)))
+            results[size] = asyncio.run(measure_size(size, 1 if arguments.quick else arguments.rounds, Path(base)))
         print_table(size, results[size])
     print(json.dumps({"cores": os.cpu_count(), "streams": STREAMS, "sizes": results}))
 

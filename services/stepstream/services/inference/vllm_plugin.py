@@ -31,8 +31,11 @@ class ServingPlugin:
     required_tasks = ("generate",)
 
     def attach_router(self, app: Any) -> None:
-        """Add the route."""
+        """Add the route, and the answer to calls that are in flight when the engine dies."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
         app.router.add_route("/stepstream/swap", _swap, methods=["POST"])
+        app.add_exception_handler(EngineDeadError, _engine_dead)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         """Stamp the first version, guard requests and take over the chat handler."""
@@ -44,6 +47,16 @@ class ServingPlugin:
         state.stepstream_swapper = Swapper(engine_client, args.model, version)
         state.stepstream_swapper.guard_requests()
         state.openai_serving_chat = RecordedChat.of(state.openai_serving_chat)
+
+
+async def _engine_dead(request: Any, error: Exception) -> Any:
+    """Answer 503 and end the server: a gateway sends the call to another worker, which it does not after vLLM's 500."""
+    from starlette.responses import JSONResponse
+    from vllm.entrypoints.launchers.launcher import terminate_if_errored
+
+    state = request.app.state
+    terminate_if_errored(server=state.server, engine=state.engine_client)
+    return JSONResponse({"error": {"message": f"vLLM ended: {error}", "type": "service_unavailable", "code": 503}}, 503)
 
 
 async def _swap(request: Any) -> Any:

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from vllm import SamplingParams
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
 Generate = Callable[..., AsyncGenerator[Any, None]]
+_LIFE_CHECK_S = 0.5
 
 
 class SwapRefusedError(Exception):
@@ -26,7 +27,7 @@ class SwapRefusedError(Exception):
 
 
 class SwapFailedError(Exception):
-    """Neither the new nor the last good version could be loaded; the server must end."""
+    """Neither the new nor the last good version could be loaded, or the engine ended; the server must end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,12 @@ class Swapper:
 
         Raises:
             SwapRefusedError: it failed; the last good version is served.
-            SwapFailedError: the last good version failed too.
+            SwapFailedError: the last good version failed too, or the engine ended.
         """
         async with self._one:
             self._open.clear()
             try:
-                return await self._swap(request)
+                return await self._unless_dead(self._swap(request))
             finally:
                 self._open.set()
 
@@ -95,6 +96,18 @@ class Swapper:
         times.append(time.perf_counter())
         parts = [round(end - start, 4) for start, end in itertools.pairwise(times)]
         return dict(zip(("pause_s", "load_s", "resume_s"), parts, strict=True))
+
+    async def _unless_dead(self, swap: Coroutine[Any, Any, dict[str, float]]) -> dict[str, float]:
+        """Return the result of a swap; vLLM never answers a call that its engine had when it ended."""
+        task = asyncio.create_task(swap)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_LIFE_CHECK_S)
+                if self.client.errored and not task.done():
+                    raise SwapFailedError("vLLM's engine ended during the swap")
+            return task.result()
+        finally:
+            task.cancel()
 
     async def _pause(self, drain: bool) -> None:
         await self.client.pause_generation(mode="wait" if drain else "keep", clear_cache=True)
