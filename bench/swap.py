@@ -259,49 +259,44 @@ def middle(measured: list[dict[str, float]]) -> dict[str, float]:
     return {name: round(statistics.median(one[name] for one in measured), 4) for name in measured[0]}
 
 
-async def measure_size(size: str, rounds: int, base: Path) -> dict[str, Any]:
-    """Measure all ways at one size, and a restart."""
+async def measure_size(size: str, rounds: int, base: Path, *, quick: bool) -> dict[str, Any]:
+    """Measure all ways at one size, and a restart; `quick`: the first start, with code from the disk."""
     published = await asyncio.to_thread(Published, size, base)
     memory = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="swap-bench-"))
     first = published.base / "1/weights"
     ways: dict[str, Any] = {}
     engine = VllmEngine(settings())
     try:
-        await engine.load(first, 1)
+        restart = await measure_start(engine, first)
         async with streams(engine) as gaps:
             bench = Bench(published, engine, gaps, memory)
             quiet = time.perf_counter()
             await asyncio.sleep(2.0)
             ways["none"] = {"p99_ms": round(gaps.p99_ms(quiet, time.perf_counter()), 1)}
-            old, new = published.full
             for way in ("file", "cold file", "store", "memory", "delta", "lora"):
-                measured = []
-                for _ in range(rounds):
-                    if way == "lora":
-                        measured.append(await bench.swap(way, published.lora))
-                        continue
-                    measured.append(await bench.swap(way, published.delta if way == "delta" else new))
-                    await bench.swap("file", old)
+                given = {"delta": [published.delta], "lora": [published.lora]}.get(way, published.full)
+                measured = [await bench.swap(way, given[(turn + 1) % len(given)]) for turn in range(rounds)]
                 ways[way] = middle(measured)
     finally:
         await engine.close()
         shutil.rmtree(memory)
     megabytes = sum(file.stat().st_size for file in published.weights) / 1e6
     bounds = {name: round(value, 4) for name, value in limits(published.weights).items()}
-    restart = round(await measure_restart(first), 1)
-    return {"megabytes": round(megabytes, 1), "restart_s": restart, "ways": ways, "limits": bounds}
+    if not quick:
+        again = VllmEngine(settings())
+        try:
+            restart = await measure_start(again, first)
+        finally:
+            await again.close()
+    return {"megabytes": round(megabytes, 1), "restart_s": round(restart, 1), "ways": ways, "limits": bounds}
 
 
-async def measure_restart(folder: Path) -> float:
-    """Return the seconds from the start of vLLM to its first token; its code is in the page cache."""
-    engine = VllmEngine(settings())
-    try:
-        started = time.perf_counter()
-        await engine.load(folder, 1)
-        await first_token(engine)
-        return time.perf_counter() - started
-    finally:
-        await engine.close()
+async def measure_start(engine: VllmEngine, folder: Path) -> float:
+    """Return the seconds from the start of vLLM to its first token."""
+    started = time.perf_counter()
+    await engine.load(folder, 1)
+    await first_token(engine)
+    return time.perf_counter() - started
 
 
 def settings() -> InferenceSettings:
@@ -329,11 +324,13 @@ def main() -> None:
     parser.add_argument("--sizes", default=f"1M,{SMOLLM2},0.5B", help=f"of {', '.join([SMOLLM2, *SIZES])}")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    names = ["1M"] if arguments.quick else arguments.sizes.split(",")
+    names, rounds = (["1M"], 1) if arguments.quick else (arguments.sizes.split(","), arguments.rounds)
     results = {}
     for size in names:
         with tempfile.TemporaryDirectory(prefix="swap-bench-") as base:
-            results[size] = asyncio.run(measure_size(size, 1 if arguments.quick else arguments.rounds, Path(base)))
+            results[size] = asyncio.run(
+                measure_size(size, 1 if arguments.quick else arguments.rounds, Path(base), quick=arguments.quick)
+            )
         print_table(size, results[size])
     print(json.dumps({"cores": os.cpu_count(), "streams": STREAMS, "sizes": results}))
 

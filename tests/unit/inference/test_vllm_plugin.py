@@ -49,7 +49,8 @@ class _DyingEngine:
         await asyncio.Event().wait()
 
     async def generate(self, *_: Any) -> Any:
-        raise RuntimeError("the engine is dead")
+        if self.errored:
+            raise RuntimeError("the engine is dead")
         yield
 
 
