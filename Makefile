@@ -8,7 +8,7 @@ TEST_PROCESSES ?= 3
 # Compile packages at installation: with PYTHONDONTWRITEBYTECODE, each process of the stack would compile half of them
 # at every start. The tests skip this: they import few of the packages, and Python writes that bytecode itself.
 BYTECODE := --compile-bytecode
-test tests test-quick test-python test-proxy test-serving lint prose types: BYTECODE :=
+test tests test-quick test-python test-proxy test-serving test-owners lint prose types: BYTECODE :=
 # Key of the disk, memory and minutes that `make test`, `make demo` and `make demo-model` print before they install anything.
 test tests: NEEDS := test
 demo: NEEDS := demo
@@ -89,6 +89,13 @@ SERVING_TESTS := \
 
 test-serving: $(VENV)/.dev ## Run the tests of workers, versions and the routing between them only
 	@$(BIN)/pytest $(SERVING_TESTS)
+
+# 20,000 schedules take about 20 minutes.
+OWNER_SCHEDULES ?= 20000
+
+test-owners: $(VENV)/.dev ## Run many schedules of owners, crashes and pauses of the stream jobs; OWNER_FIRST_SEED= others
+	@OWNER_SCHEDULES=$(OWNER_SCHEDULES) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --timeout 7200 \
+		tests/unit/jobs/runtime/test_owners.py
 
 lint: $(VENV)/.dev prose ## Check style, words and layering
 	@echo "== style"

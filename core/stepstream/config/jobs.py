@@ -13,6 +13,16 @@ class JobsSettings(Section):
     """All stream jobs."""
 
     state: Path | None = setting(None, "Folder of the jobs' RocksDB state; default: `DATA/state`.")
+    instance: int = setting(
+        1, "Number of this worker among those of one job that share a state folder. Each has a folder of its own.", ge=1
+    )
+    session_timeout_s: float = setting(
+        30.0,
+        "Time without a heartbeat after which a worker's partitions get another owner. A transaction may take two "
+        "thirds of it. A worker that restarts within it gets its partitions back at once.",
+        unit="s",
+        ge=1.5,
+    )
     batch: int = setting(500, "Largest number of records in one batch.", unit="records", ge=1)
     within_s: float = setting(0.0, "Longest time to fill a batch after its first record.", unit="s", ge=0)
     dead_letter_share: float = setting(

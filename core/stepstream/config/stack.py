@@ -63,6 +63,9 @@ class StackSettings(Section):
         [], "Parts that run elsewhere although their address is the embedded default, separated by commas."
     )
     more: list[Literal["curate", "judge", "verify"]] = setting([], "Optional jobs to run, separated by commas.")
+    scale: list[str] = setting(
+        [], "Workers of jobs that have several, as `label=2`, separated by commas. `store-writer` is one of the jobs."
+    )
     start_deadline_s: float = setting(120.0, "Time for all processes to become ready.", unit="s", gt=0)
     base_model: str = setting(
         "",

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from stepstream.config import Settings, environment_of, load
+from stepstream.config import Settings, environment_of, load, variable
 from stepstream.embedded.addresses import resolve_addresses
 
 _POLL_S = 0.5
@@ -28,8 +28,9 @@ def install() -> None:
 
 @click.command()
 @click.option("--no-fleet", is_flag=True, help="Run all processes but the fleet of demonstration agents.")
+@click.option("--scale", multiple=True, metavar="JOB=WORKERS", help="Run several workers of a job (repeatable).")
 @click.option("--only", multiple=True, metavar="PROCESS", help="Run only this one (repeatable); `worker`: all workers.")
-def up(no_fleet: bool, only: tuple[str, ...]) -> None:
+def up(no_fleet: bool, scale: tuple[str, ...], only: tuple[str, ...]) -> None:
     """Run the stack until Ctrl-C; restart a process that crashes; write one log file for each.
 
     A part whose address you set (STEPSTREAM_KAFKA_BOOTSTRAP, …) is not started but used at that address.
@@ -51,6 +52,8 @@ def up(no_fleet: bool, only: tuple[str, ...]) -> None:
             click.echo(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
 
     settings = resolve_addresses(demo_settings())
+    if scale:
+        settings = settings.model_copy(update={"stack": settings.stack.model_copy(update={"scale": list(scale)})})
     every = [part.name for part in stack_parts(settings) if isinstance(part, Process)]
     chosen = list(only) or [name for name in every if not (no_fleet and name == "fleet")]
     try:
@@ -65,13 +68,21 @@ def up(no_fleet: bool, only: tuple[str, ...]) -> None:
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("process")
-def run(process: str) -> None:
-    """Run one PROCESS of the stack (broker, registry, worker-0, …) in the foreground until Ctrl-C."""
+@click.option("--instance", default=1, help="Run a further worker of a job: 2 is the second one on this machine.")
+def run(process: str, instance: int) -> None:
+    """Run one PROCESS of the stack (broker, registry, worker-0, …) in the foreground until Ctrl-C.
+
+    STEPSTREAM_METRICS_PORT sets its metrics port. A further worker takes a free one by itself, and logs it.
+    """
     from stepstream.embedded.processes import Process, select_parts, stack_parts
 
     settings = resolve_addresses(load())
     (selected,) = (part for part in select_parts(stack_parts(settings), [process]) if isinstance(part, Process))
-    environment = {**os.environ, **environment_of(settings), **selected.environment}
+    own = selected.environment
+    if instance > 1:
+        own = own | {variable("jobs", "instance"): str(instance), variable("metrics", "port"): "0"}
+    chosen = {name: value for name, value in os.environ.items() if name == variable("metrics", "port")}
+    environment = {**os.environ, **environment_of(settings), **own, **chosen}
     os.execve(sys.executable, [sys.executable, "-m", selected.module], environment)
 
 

@@ -5,7 +5,7 @@ An action is a step between processes. It runs once, in the stack's own process,
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 
 from stepstream.config import Settings, variable
@@ -80,7 +80,7 @@ def stack_parts(settings: Settings) -> list[Part]:
     ]
     names = tuple(worker.name for worker in workers)
     gateway, console = settings.gateway, settings.console
-    return [
+    parts = [
         Process(
             "broker",
             "stepstream.embedded.broker",
@@ -133,6 +133,31 @@ def stack_parts(settings: Settings) -> list[Part]:
         metrics.process("fleet", "services.fleet", ("gateway", *names), ends=True),
         *(metrics.process(name, f"jobs.{name}", log, job=True) for name in settings.stack.more),
     ]
+    return [*parts, *_further_workers(settings, parts, metrics)]
+
+
+def _further_workers(settings: Settings, parts: Sequence[Part], metrics: "_Metrics") -> list[Process]:
+    """Return the workers of `stack.scale` beside the first one of each job.
+
+    Raises:
+        StackError: an entry names no job or no number of workers.
+    """
+    jobs = {part.name: part for part in parts if isinstance(part, Process) and ".jobs." in part.module}
+    jobs.pop("watch", None)  # runs alone
+    jobs.pop("curate", None)
+    workers = []
+    for entry in settings.stack.scale:
+        name, _, number = entry.partition("=")
+        if name not in jobs or not number.isdecimal() or int(number) < 1:
+            raise StackError(f"stack.scale: '{entry}' is not JOB=WORKERS; jobs with workers: {', '.join(jobs)}")
+        job = jobs[name]
+        for instance in range(2, int(number) + 1):
+            module = job.module.removeprefix("stepstream.")
+            worker = metrics.process(f"{name}-{instance}", module, job.after, job=True)
+            workers.append(
+                replace(worker, environment=worker.environment | {variable("jobs", "instance"): str(instance)})
+            )
+    return workers
 
 
 def select_parts(parts: Sequence[Part], names: Collection[str] | None = None) -> list[Part]:

@@ -92,3 +92,19 @@ def test_an_external_part_is_marked_external() -> None:
     store = next(part for part in stack_parts(settings) if part.name == "store")
     assert isinstance(store, Process)
     assert store.external
+
+
+def test_a_job_may_have_several_workers_with_instances_and_ports_of_their_own() -> None:
+    scaled = SETTINGS.model_copy(update={"stack": SETTINGS.stack.model_copy(update={"scale": ["label=3"]})})
+    workers = [part for part in stack_parts(scaled) if isinstance(part, Process) and part.name.startswith("label")]
+    assert [worker.name for worker in workers] == ["label", "label-2", "label-3"]
+    assert [worker.environment.get("STEPSTREAM_JOBS_INSTANCE") for worker in workers] == [None, "2", "3"]
+    assert len({worker.environment["STEPSTREAM_METRICS_PORT"] for worker in workers}) == 3
+    assert len({worker.after for worker in workers}) == 1
+
+
+@pytest.mark.parametrize("entry", ["label", "label=0", "label=x", "watch=2", "broker=2"])
+def test_a_wrong_number_of_workers_is_refused_with_the_jobs_that_exist(entry: str) -> None:
+    scaled = SETTINGS.model_copy(update={"stack": SETTINGS.stack.model_copy(update={"scale": [entry]})})
+    with pytest.raises(StackError, match="govern, label, measure, store-writer"):
+        stack_parts(scaled)

@@ -10,7 +10,6 @@ from faust.types.auth import CredentialsT
 from stepstream.config import KafkaSettings, Settings
 from stepstream.jobs.runtime.processor import consumer_group, state_folder, worker_instance
 
-SESSION_TIMEOUT_S = 30.0
 _LOG_INTERVAL_S = 10.0
 
 
@@ -26,8 +25,8 @@ def build_app(settings: Settings, name: str) -> faust.App:
         broker_commit_interval=60.0,  # it has nothing to commit: the job's transactions do
         # A static member that restarts within the session timeout gets its partitions back at once. On a busy machine,
         # a shorter timeout would expire while the job still runs.
-        broker_session_timeout=SESSION_TIMEOUT_S,
-        broker_heartbeat_interval=3.0,
+        broker_session_timeout=settings.jobs.session_timeout_s,
+        broker_heartbeat_interval=settings.jobs.session_timeout_s / 10,
         consumer_group_instance_id=worker_instance(settings, name),
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=16 * 1_048_576,

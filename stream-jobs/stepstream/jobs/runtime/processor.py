@@ -232,8 +232,9 @@ def consumer_group(job: str) -> str:
 
 
 def state_folder(settings: Settings) -> Path:
-    """Return the folder of all jobs' state."""
-    return settings.jobs.state or settings.paths.data / "state"
+    """Return the folder of all jobs' state in this worker."""
+    folder = settings.jobs.state or settings.paths.data / "state"
+    return folder if settings.jobs.instance == 1 else folder / f"worker-{settings.jobs.instance}"
 
 
 def transactional_id_of(settings: Settings, job: str) -> str:

@@ -18,7 +18,7 @@ import uvloop
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.jobs.runtime import metrics
-from stepstream.jobs.runtime.faust_app import SESSION_TIMEOUT_S, build_app, quiet_libraries
+from stepstream.jobs.runtime.faust_app import build_app, quiet_libraries
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.processor import consumer_group
@@ -167,7 +167,8 @@ class JobWorker:
                     started.result()
                 if _coordination_ended(self._app):
                     raise Fatal("the Kafka client's group coordination failed, see above: restart this process")
-                if self._refused_at_s is not None and time.monotonic() > self._refused_at_s + SESSION_TIMEOUT_S:
+                timeout_s = self._settings.jobs.session_timeout_s
+                if self._refused_at_s is not None and time.monotonic() > self._refused_at_s + timeout_s:
                     raise Fatal("the group refused this worker and did not take it in again: restart this process")
                 if time.monotonic() >= next_tick and self._assigned:
                     next_tick = time.monotonic() + _TICK_S

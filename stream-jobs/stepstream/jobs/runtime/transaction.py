@@ -21,9 +21,9 @@ from stepstream.topics.producer import DeliveryFailed, EventProducer
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 20.0
-"""Longest transaction. Below the group's session timeout: a dead worker's open transaction ends before its partitions
-have a new owner. Until then, it hides the later records of the partitions that it wrote to."""
+_TIMEOUT_SHARE = 2 / 3
+"""Longest transaction, as a share of the group's session timeout: a dead worker's open transaction ends before its
+partitions have a new owner. Until then, it hides the later records of the partitions that it wrote to."""
 _ATTEMPT_S = 2.0
 _GRACE_S = 10.0
 """Longest wait for the outcome of a commit after the work was cancelled."""
@@ -68,14 +68,15 @@ class TransactionalPublisher:
         self._cancelled = cancelled
         self._id = transactional_id
         self._is_initialized = False
+        timeout_ms = int(settings.jobs.session_timeout_s * _TIMEOUT_SHARE * 1000)
         self._events = _TransactionalProducer(
             settings,
             codec,
             source,
             {
                 "transactional.id": transactional_id,
-                "transaction.timeout.ms": int(TIMEOUT_S * 1000),
-                "message.timeout.ms": int(TIMEOUT_S * 1000),
+                "transaction.timeout.ms": timeout_ms,
+                "message.timeout.ms": timeout_ms,
                 # A transaction waits while the one before writes its markers, by default for 100 ms.
                 "retry.backoff.ms": 2,
                 "retry.backoff.max.ms": 100,
