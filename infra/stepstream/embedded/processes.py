@@ -80,7 +80,7 @@ def stack_parts(settings: Settings) -> list[Part]:
     ]
     names = tuple(worker.name for worker in workers)
     gateway, console = settings.gateway, settings.console
-    parts = [
+    parts: list[Part] = [
         Process(
             "broker",
             "stepstream.embedded.broker",
