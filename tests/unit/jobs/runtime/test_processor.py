@@ -63,7 +63,7 @@ def test_a_flood_of_invalid_records_from_one_tenant_does_not_stop_other_tenants(
         )
         append(log, CLOSURES, closed)
     deliver_all(worker)
-    assert len(log.events("dead-letters")) == 2 * flood
+    assert len(log.events("dead-letters")) == flood  # a guessed closure has no effect
     assert {one["trajectory_id"] for one in log.events(LABELS) if one["complete"]} == {"a", "b", "c", "d"}
 
 
