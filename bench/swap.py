@@ -328,9 +328,7 @@ def main() -> None:
     results = {}
     for size in names:
         with tempfile.TemporaryDirectory(prefix="swap-bench-") as base:
-            results[size] = asyncio.run(
-                measure_size(size, 1 if arguments.quick else arguments.rounds, Path(base), quick=arguments.quick)
-            )
+            results[size] = asyncio.run(measure_size(size, rounds, Path(base), quick=arguments.quick))
         print_table(size, results[size])
     print(json.dumps({"cores": os.cpu_count(), "streams": STREAMS, "sizes": results}))
 
