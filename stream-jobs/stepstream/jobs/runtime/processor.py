@@ -19,6 +19,7 @@ from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.dead_letter_limit import DeadLetterLimit
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.fold import FoldJob, Partition
+from stepstream.jobs.runtime.fold_batch import BatchFolder
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record, TopicPartition
@@ -55,7 +56,8 @@ class FoldProcessor:
         self._publisher = TransactionalPublisher(settings, self._codec, source, transactional_id, cancelled)
         self._reader = LogReader(settings.kafka, consumer_group(job.name), cancelled)
         folder = state_folder(settings) / job.name
-        self._recovery = Recovery(job, folder, self._reader, self._decode, self._fold, self._outputs)
+        self._folder = BatchFolder(job, self._decode, self._outputs)
+        self._recovery = Recovery(job, folder, self._reader, self._decode, self._folder.fold)
         self._dead_letter_limit = DeadLetterLimit(settings.jobs.dead_letter_share)
         self._partitions: dict[int, Partition] = {}
         self._member: GroupMember | None = None
@@ -75,7 +77,8 @@ class FoldProcessor:
         """Fold a fetch, publish its results and commit its offsets together.
 
         1. Skip a fetch of another membership, and records that are already folded.
-        2. Decode each record and apply the fold; an invalid record becomes a dead letter.
+        2. Decode each record and apply the fold; a record that is invalid, or at which the fold raises twice, becomes
+           a dead letter.
         3. End the batch of each fold, then check the share of dead letters.
         4. Commit the outputs and the offsets of all partitions in one transaction.
         5. Write the changes and the positions of each partition to its state.
@@ -102,9 +105,7 @@ class FoldProcessor:
             self._commit(batches)
 
     def _fold_batch(self, partition: Partition, records: list[Record], position: Mapping[str, int]) -> _Batch:
-        changes, out = partition.state.begin(), self._outputs()
-        if records:
-            self._fold(partition, records, changes, out)
+        changes, out = self._folder.fold(partition, records)
         if out.dead_lettered.total():
             log.warning(
                 "sent %d of %d records of partition %d to dead-letters",
@@ -143,20 +144,6 @@ class FoldProcessor:
             self._member = None
             self.close(list(self._partitions))
             raise
-
-    def _fold(self, partition: Partition, records: Sequence[Record], changes: Changes, out: Outputs) -> None:
-        fold = partition.fold
-        for record in records:
-            tenant = ""
-            try:
-                event = self._decode(record)
-                tenant = event.get("tenant") or ""
-                fold.apply(record, event, changes, out)
-            except InvalidRecord as invalid:
-                tenant = invalid.tenant = invalid.tenant or tenant
-                out.dead_letter(record, invalid)
-            out.received[tenant] += 1
-        fold.end_batch(changes, out)
 
     def _decode(self, record: Record) -> dict[str, Any]:
         limit = self._job.max_event_bytes

@@ -7,28 +7,44 @@ them, unless an earlier release wrote it or an operator reset the offsets; then 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold import FoldJob, Partition
+from stepstream.jobs.runtime.fold_batch import FAILED, Position
 from stepstream.jobs.runtime.log_reader import Committed, LogReader
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes, PartitionState
+from stepstream.topics.catalogue import DEAD_LETTERS
 
 log = logging.getLogger(__name__)
 
 _CLOCK_SKEW_MS = 600_000
 """Allowed difference between the clocks of workers and brokers."""
 
-FoldBatch = Callable[[Partition, list[Record], Changes, Outputs], None]
 Decode = Callable[[Record], dict[str, Any]]
 MissingOffsets = Mapping[str, tuple[int, int]]
 """Offsets [begin, end) to fold again, by input topic."""
+
+
+class FoldBatch(Protocol):
+    """Folds a batch, as `BatchFolder.fold`."""
+
+    def __call__(
+        self,
+        partition: Partition,
+        records: Sequence[Record],
+        *,
+        replaying: bool = False,
+        skipped: Set[Position] = frozenset(),
+    ) -> tuple[Changes, Outputs]:
+        """Fold records."""
+        ...
 
 
 class Recovery:
@@ -41,10 +57,9 @@ class Recovery:
         reader: LogReader,
         decode: Decode,
         fold_batch: FoldBatch,
-        outputs: Callable[[], Outputs],
     ) -> None:
         self._job, self._folder, self._reader = job, folder, reader
-        self._decode, self._fold_batch, self._outputs = decode, fold_batch, outputs
+        self._decode, self._fold_batch = decode, fold_batch
 
     def open(self, numbers: Iterable[int]) -> list[Partition]:
         """Open partitions with their state at the committed offsets; rebuild where needed.
@@ -128,19 +143,31 @@ class Recovery:
     def _replay(self, partitions: Mapping[int, Partition], missing: Mapping[int, MissingOffsets]) -> None:
         log.info("rebuilding the state of %s: %s", self._job.name, dict(missing))
         offsets = {(topic, number): o for number, by_topic in missing.items() for topic, o in by_topic.items()}
+        skipped = self._set_aside(min(partitions[number].state.written_ms for number in missing))
         by_partition = attrgetter("partition")
         for batch in self._reader.read(offsets):
             for number, records in groupby(sorted(batch, key=by_partition), by_partition):
-                self._fold_without_publishing(partitions[number], list(records))
+                self._fold_without_publishing(partitions[number], list(records), skipped)
         for number, by_topic in missing.items():
             state = partitions[number].state
             state.write(state.begin(), {topic: end for topic, (_, end) in by_topic.items()}, state.written_ms)
 
-    def _fold_without_publishing(self, partition: Partition, records: list[Record]) -> None:
+    def _set_aside(self, since_ms: int) -> Set[Position]:
+        """Return the records at which this job's fold raised: a mended fold must not take them in before a redrive."""
+        positions = set()
+        for batch in self._reader.read(self._reader.since(DEAD_LETTERS, max(0, since_ms - _CLOCK_SKEW_MS))):
+            for record in batch:
+                try:
+                    letter = self._decode(record)
+                except InvalidRecord:
+                    continue
+                if letter["error"] == FAILED and letter["job"].partition("@")[0] == self._job.name:
+                    positions.add((letter["topic"], letter["partition"], letter["offset"]))
+        return positions
+
+    def _fold_without_publishing(self, partition: Partition, records: list[Record], skipped: Set[Position]) -> None:
         state = partition.state
-        changes, out = state.begin(), self._outputs()
-        out.replaying = True
-        self._fold_batch(partition, records, changes, out)
+        changes, _ = self._fold_batch(partition, records, replaying=True, skipped=skipped)
         position = {record.topic: record.offset + 1 for record in records}
         state.write(changes, position, state.written_ms)
         for record in records:
