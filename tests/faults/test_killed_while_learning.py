@@ -152,6 +152,7 @@ class LearnerRun:
         patch.setattr(learner, "EventConsumer", lambda *_: _Ends(len(self.read)))
         patch.setattr(learner, "trainer_for", lambda folder, *_: Weights(folder))
         patch.setattr(learner, "read_decisions", lambda *_: iter(self.log.of("training-decisions")))
+        patch.setattr(learner, "read_alarms", lambda *_: iter(self.log.of("alarms")))
 
     def versions(self) -> Versions:
         versions = Versions()
@@ -168,7 +169,7 @@ class LearnerRun:
     def learn(self, patch: pytest.MonkeyPatch) -> None:
         """Train from the newest version to the end of the log."""
         stop = Stop()
-        patch.setattr(learner, "Reader", lambda _k, _c, _l, start, _most: _Reader(self.read[start.get(0, 0) :], stop))
+        patch.setattr(learner, "open_reader", lambda _s, _c, _l, start: _Reader(self.read[start.get(0, 0) :], stop))
         with closing(reporter.BackgroundSender(self.settings.kafka, None, stop)) as sender:  # type: ignore[arg-type]
             producer: Any = Producer(self.log)
             retention: Any = _KeepEverything()

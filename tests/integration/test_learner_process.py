@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from learner_lab import GROUPS, PER_VERSION, SIZE, UPDATES, LearnerLab
 from stack_fixtures import with_settings
@@ -138,6 +139,35 @@ def test_a_dropped_group_stays_dropped_after_a_restart(lab: LearnerLab) -> None:
         ("half/1", "group_over"),
         ("half/2", "group_over"),
     }
+
+
+def test_a_killed_reader_process_stops_the_learner_and_a_killed_learner_its_reader(lab: LearnerLab) -> None:
+    def reader() -> psutil.Process:
+        (found,) = [each for each in lab.learner.children() if "reader_process" in " ".join(each.cmdline())]
+        return found
+
+    publish_root(lab.settings, lab.base, lab.model)
+    names = [f"g{number}" for number in range(2 * PER_VERSION)]
+    lab.produce(*names[:PER_VERSION])
+    lab.learner.start()
+    lab.wait_for(1)
+    reader().terminate()  # a stop signal is for the learner alone
+    lab.produce(*names[PER_VERSION:-1])
+    wait_until(lambda: lab.series()["stepstream_learner_updates_total"] == 2 * UPDATES - 1)
+    reader().kill()
+    wait_until(lambda: lab.learner.status is not None)
+    assert lab.learner.status == 1
+    assert "the reader process ended with status -9: start the learner again" in lab.learner.log_text
+
+    lab.produce(names[-1])
+    lab.learner.start()
+    lab.wait_for(2)
+    records = lab.records("labeled-trajectories")
+    trained = [records[position]["trajectory_id"] for position in lab.trained(2)]
+    assert sorted(trained) == sorted(f"{name}/{n}" for name in names for n in range(SIZE))
+    orphan = reader()
+    lab.learner.kill()
+    wait_until(lambda: not orphan.is_running())
 
 
 def test_a_gap_between_engine_and_learner_is_an_alarm_until_it_closes(lab: LearnerLab) -> None:

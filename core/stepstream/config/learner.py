@@ -75,6 +75,11 @@ class LearnerSettings(Section):
     read_ahead_mb: int = setting(
         256, "Largest memory of decoded tokens that the reader holds ahead of the learner.", unit="MB", ge=1
     )
+    reader: Literal["process", "thread"] = setting(
+        "process",
+        "Where labelled trajectories are decoded: in a process of their own, or in a thread of the learner's process, "
+        "which shares its interpreter with the training.",
+    )
     ready_mb: int = setting(
         4096,
         "Memory of the tokens of ready groups above which the learner reads no more before its next update.",
@@ -287,6 +292,11 @@ class LearnerSettings(Section):
     )
     threads: int = setting(1, "CPU threads of the learner.", unit="threads", ge=1)
     seed: int = setting(0, "Seed of all random choices of the learner.")
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """`read_ahead_mb` in bytes."""
+        return self.read_ahead_mb * 1_000_000
 
     @model_validator(mode="before")
     @classmethod

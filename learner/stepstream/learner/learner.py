@@ -20,11 +20,11 @@ from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.learner import SOURCE, metrics
 from stepstream.learner.data.attempt import Attempt, LogPosition
 from stepstream.learner.data.learning_signal import learning_signal_of
-from stepstream.learner.data.reader import Arrival, Reader, read_alarms, read_decisions
+from stepstream.learner.data.reader import Arrival, read_alarms, read_decisions
+from stepstream.learner.data.reader_process import AheadReader, open_reader
 from stepstream.learner.data.replay_buffer import ReplayBuffer
 from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sampler import sampler_of
-from stepstream.learner.data.sequences import Limits
 from stepstream.learner.decisions import Decider
 from stepstream.learner.gap_alarm import GapAlarm
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
@@ -196,7 +196,7 @@ class _Lineage:
     def train(self) -> None:
         """Read, update and publish until `stop` is set or a newer lineage begins."""
         limits = self._trainer.limits(self._config.model)
-        with closing(self._reader(limits)) as reader:
+        with closing(open_reader(self._settings, self._codec, limits, offsets_of(self._base))) as reader:
             while not self._stop:
                 if self._read_arrivals(reader):
                     return
@@ -207,10 +207,6 @@ class _Lineage:
                     if len(self._updates) >= self._config.updates_per_checkpoint:
                         self._publish()
 
-    def _reader(self, limits: Limits) -> Reader:
-        start, most = offsets_of(self._base), self._config.read_ahead_mb * _MB
-        return Reader(self._settings.kafka, self._codec, limits, start, most)
-
     def _is_full(self) -> bool:
         """Return True if ready groups take more memory than allowed, and the next update can take some of them."""
         is_over = self._buffer.ready_bytes() > self._config.ready_mb * _MB
@@ -219,7 +215,7 @@ class _Lineage:
     def _next_update(self) -> int:
         return self._base["updates"] + len(self._updates) + 1
 
-    def _read_arrivals(self, reader: Reader) -> bool:
+    def _read_arrivals(self, reader: AheadReader) -> bool:
         """Fold the records read so far; wait briefly if there are none and no group is ready.
 
         Returns:
@@ -240,7 +236,7 @@ class _Lineage:
             self._count()
         return False
 
-    def _wait(self, reader: Reader) -> list[Arrival]:
+    def _wait(self, reader: AheadReader) -> list[Arrival]:
         """Return the next records, or none after a tenth of a second."""
         for _ in range(_POLLS):
             # While the log has more records, the learner waits for the reader, not for agents.
