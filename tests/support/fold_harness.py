@@ -49,9 +49,9 @@ class MemoryState:
     def get(self, key: bytes) -> bytes | None:
         return self.content.get(key)
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         for key in sorted(self.content):
-            if key.startswith(prefix):
+            if key.startswith(prefix) and key >= prefix + begin:
                 yield key[len(prefix) :], self.content[key]
 
     def write(self, changes: "MemoryChanges") -> None:

@@ -8,7 +8,7 @@ from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import make_ending, make_steps
 
 from stepstream.config import IdleTimeoutSettings, LabelSettings
-from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
+from stepstream.jobs.governance.trajectory_policy import DecisionChange, TrajectoryPolicy
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
@@ -40,6 +40,7 @@ class FixedPolicies:
         self.users: dict[str, Consent] = {}
         self.erased: set[str] = set()
         self.changes = 0
+        self.log: list[DecisionChange] = []
         self.lookups = 0
 
     def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
@@ -51,13 +52,21 @@ class FixedPolicies:
     def fingerprint(self) -> int:
         return self.changes
 
+    def changes_since(self, cursor: int | None) -> tuple[int, list[DecisionChange] | None]:
+        return len(self.log), None if cursor is None else self.log[cursor:]
+
+    def subject_of(self, tenant: str, user: str) -> str:
+        return f"{tenant}:{user}"
+
     def change(self, **users: Consent) -> None:
         self.users |= users
         self.changes += 1
+        self.log += [DecisionChange("default", user) for user in users]
 
     def erase(self, user: str) -> None:
         self.erased.add(user)
         self.changes += 1
+        self.log.append(DecisionChange("default", subject=self.subject_of("default", user)))
 
 
 class Run(FoldRun):

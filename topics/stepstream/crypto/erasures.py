@@ -23,6 +23,15 @@ class ErasureCheck:
         self._has_erasures = self._has_erasures or bool(self._erasures.items())
         if not self._has_erasures:
             return False
+        erasure = self._erasures.get(self.subject_of(tenant, user))
+        return erasure is not None and bool(erasure["occurred_at_us"] >= occurred_us)
+
+    def subject_of(self, tenant: str, user: str) -> str:
+        """Return a person's name on `erasures`.
+
+        Raises:
+            SettingsError: the master key is missing.
+        """
         if self._master is None:
             self._master = load_master_key(self._settings, create=False)
             if self._master is None:
@@ -30,5 +39,4 @@ class ErasureCheck:
                     "a person was erased, and only the master key identifies the person: set "
                     "STEPSTREAM_SEAL_MASTER_KEY to the value of the other jobs"
                 )
-        erasure = self._erasures.get(self._master.subject(tenant, user))
-        return erasure is not None and bool(erasure["occurred_at_us"] >= occurred_us)
+        return self._master.subject(tenant, user)

@@ -7,7 +7,7 @@ record, the strictest counts.
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from stepstream.topics.events import Consent
 
@@ -72,6 +72,15 @@ def strictest_of(first: Consent, *others: Consent) -> Consent:
 def consent_key(tenant: str, user: str | None, agent: str | None) -> str:
     """Return the key of a record on `consents`: `tenant/user/agent`, where `*` means all."""
     return "/".join((_escape(tenant), ANY if user is None else _escape(user), ANY if agent is None else _escape(agent)))
+
+
+def parse_consent_key(key: str) -> tuple[str, str | None, str | None] | None:
+    """Return tenant, person and agent of a key (None: all); None: it is no such key."""
+    parts = key.split("/")
+    if len(parts) != 3:
+        return None
+    tenant, user, agent = (None if part == ANY else unquote(part, errors="surrogatepass") for part in parts)
+    return None if tenant is None else (tenant, user, agent)
 
 
 def _escape(name: str) -> str:

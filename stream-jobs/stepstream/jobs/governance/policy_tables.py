@@ -3,14 +3,16 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from stepstream.config import Settings
 from stepstream.crypto.erasures import ErasureCheck
 from stepstream.jobs.governance.active_policy import ActivePolicies, ActivePolicy, CannotGovern
 from stepstream.jobs.governance.consent import strictest_consent, strictest_of
+from stepstream.jobs.governance.decision_log import DecisionLog
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
-from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
-from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_of
+from stepstream.jobs.governance.trajectory_policy import DecisionChange, TrajectoryPolicy
+from stepstream.jobs.runtime.followed_tables import FollowedTables
 from stepstream.jobs.runtime.retry import retry_while
 from stepstream.topics.catalogue import CONSENTS, ERASURES, POLICIES
 from stepstream.topics.table import Table, wait_all_current
@@ -29,8 +31,9 @@ class TablePolicies(FollowedTables):
         self._policies, self._consents, self._erasures = self._tables
         self._erased = ErasureCheck(settings, self._erasures)
         self._parsed: dict[str, tuple[QualityPolicy, NearDuplicatePolicy]] = {}
-        self._fingerprint = 0
-        self._note_changes_of(self._consents, self._erasures)
+        self._decisions = DecisionLog()
+        for topic, table in ((CONSENTS, self._consents), (ERASURES, self._erasures)):
+            table.on_change(partial(self._decisions.note, topic))
 
     def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
         """As `TrajectoryPolicies.of`.
@@ -63,10 +66,22 @@ class TablePolicies(FollowedTables):
 
     def fingerprint(self) -> int:
         """As `TrajectoryPolicies.fingerprint`."""
-        if self._take_change():
-            entries = [(k, r["event_id"]) for t in (self._consents, self._erasures) for k, r in t.items().items()]
-            self._fingerprint = fingerprint_of(sorted(entries))
-        return self._fingerprint
+        self._read_decisions()
+        return self._decisions.fingerprint
+
+    def changes_since(self, cursor: int | None) -> tuple[int, list[DecisionChange] | None]:
+        """As `TrajectoryPolicies.changes_since`."""
+        self._read_decisions()
+        return self._decisions.since(cursor)
+
+    def subject_of(self, tenant: str, user: str) -> str:
+        """As `TrajectoryPolicies.subject_of`."""
+        return self._erased.subject_of(tenant, user)
+
+    def _read_decisions(self) -> None:
+        if not self._decisions.is_loaded:
+            self._decisions.load({CONSENTS: self._consents.items(), ERASURES: self._erasures.items()})
+        self._decisions.read()
 
 
 class RetryingPolicies:
@@ -109,7 +124,8 @@ class RetryingTrajectoryPolicies:
 
     def __init__(self, policies: TablePolicies, cancelled: Callable[[], bool]) -> None:
         self._policies, self._cancelled = policies, cancelled
-        self.fingerprint = policies.fingerprint
+        self.fingerprint, self.changes_since = policies.fingerprint, policies.changes_since
+        self.subject_of = policies.subject_of
 
     def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
         """As `TrajectoryPolicies.of`.

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from stepstream.topics.events import Consent
 
@@ -35,6 +35,17 @@ class TrajectoryPolicy:
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)}
 
 
+class DecisionChange(NamedTuple):
+    """Consent that was given or withdrawn, or an erasure."""
+
+    tenant: str | None
+    """None: unknown; it may concern every trajectory."""
+    user: str | None = None
+    """Person; None: all of the tenant."""
+    subject: str | None = None
+    """Name of the person on `erasures`, in place of `user`; None: not an erasure."""
+
+
 class TrajectoryPolicies(Protocol):
     """Looks up decisions about trajectories. Call it from the fold's thread at any time."""
 
@@ -44,6 +55,14 @@ class TrajectoryPolicies(Protocol):
 
     def fingerprint(self) -> int:
         """Return a hash of all consents and erasures; when it changes, stored trajectories must be checked again."""
+        ...
+
+    def changes_since(self, cursor: int | None) -> tuple[int, list[DecisionChange] | None]:
+        """Return a cursor of the present, and the changes since an earlier one; None: unknown, they may concern all."""
+        ...
+
+    def subject_of(self, tenant: str, user: str) -> str:
+        """Return a person's name on `erasures`."""
         ...
 
 
@@ -57,3 +76,11 @@ class NoPolicies:
     def fingerprint(self) -> int:
         """Return 0, as for empty tables."""
         return 0
+
+    def changes_since(self, cursor: int | None) -> tuple[int, list[DecisionChange] | None]:
+        """Return no changes."""
+        return 0, []
+
+    def subject_of(self, tenant: str, user: str) -> str:
+        """Return no name: nobody was erased."""
+        return ""

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from stepstream.config import LabelSettings
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicies
-from stepstream.jobs.labels import VERSION
 from stepstream.jobs.labels.build_label import REOPENED
 from stepstream.jobs.labels.publish import LabelPublisher
+from stepstream.jobs.labels.review import Review
 from stepstream.jobs.labels.state import DAY_MS, LabelState
 from stepstream.jobs.labels.timeouts import Timeouts
 from stepstream.jobs.labels.trajectory_state import TrajectoryState, source_of
@@ -30,11 +30,8 @@ from stepstream.topics.label_precedence import label_precedence
 
 log = logging.getLogger(__name__)
 
-_REVIEWED = b"r" + VERSION.encode()
 _DELETED_PER_TICK = 500
 """Trajectories deleted in one tick after their retention period."""
-_REVIEWED_PER_TICK = 500
-"""Trajectories reviewed in one tick after a change of consent or of a reward specification."""
 
 
 class LabelFold:
@@ -54,9 +51,7 @@ class LabelFold:
         self._timeouts = Timeouts(self._state, specs, settings)
         self._publisher = LabelPublisher(self._state, specs, self._policies)
         self._settings, self._swept_day = settings, 0
-        reviewed = state.get(_REVIEWED)
-        self._reviewed_fingerprint = None if reviewed is None else int.from_bytes(reviewed)
-        self._review: tuple[int, list[bytes]] | None = None
+        self._review = Review(state, self._policies, specs)
         self._touched: dict[bytes, tuple[TrajectoryState, Record]] = {}
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
@@ -143,12 +138,7 @@ class LabelFold:
 
     def due(self, now_ms: int) -> bool:
         """Return True if a timeout or a retention period has ended, or if policies or specifications have changed."""
-        return (
-            self._timeouts.due(now_ms)
-            or now_ms // DAY_MS > self._swept_day
-            or self._review is not None
-            or self._fingerprint() != self._reviewed_fingerprint
-        )
+        return self._timeouts.due(now_ms) or now_ms // DAY_MS > self._swept_day or self._review.due()
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Delete expired trajectories, review labels after a change of policies or specs, and decide timeouts."""
@@ -158,7 +148,8 @@ class LabelFold:
             if deleted < _DELETED_PER_TICK:
                 self._swept_day = day
             out.count(metrics.STATE_REMOVED.labels("trajectory", "age"), deleted)
-        self._review_changed(changes, out)
+        if not out.replaying:  # else it would be recorded as done, with nothing published
+            self._review_changed(changes, out)
         self._timeouts.decide(now_ms, out)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
@@ -182,9 +173,11 @@ class LabelFold:
         if index >= most:
             reason = f"step {index} of a trajectory that may have {most} steps: raise `label.max_steps`"
             raise InvalidRecord("oversized", reason)
-        begins = trajectory.owner is None
+        begins, persons = trajectory.owner is None, len(trajectory.users)
         self._state.load_step(name, trajectory, index, changes)
         outcome, replaced = trajectory.add_step(step, record.offset, record.timestamp_ms)
+        if begins or len(trajectory.users) > persons:
+            self._state.add_persons(name, trajectory, changes)
         if begins:
             self._drop_foreign_feedback(name, trajectory, record, changes, out)
         if outcome == "known":
@@ -257,16 +250,13 @@ class LabelFold:
                 )
 
     def _review_changed(self, changes: Changes, out: Outputs) -> None:
-        """Review the saved trajectories after a change, `_REVIEWED_PER_TICK` at a time."""
-        if self._review is None:
-            fingerprint = self._fingerprint()
-            if fingerprint == self._reviewed_fingerprint:
-                return
-            self._review = fingerprint, self._state.names()
-        fingerprint, names = self._review
-        for name in names[-_REVIEWED_PER_TICK:]:
+        """Review the next trajectories that a change of policies or specifications concerns."""
+        for name in self._review.next_names(changes):
             trajectory = self._state.saved(name, changes)
-            if trajectory is None or trajectory.erased or not (trajectory.is_closed or trajectory.revision):
+            if trajectory is None or trajectory.erased:
+                continue
+            self._state.add_persons(name, trajectory, changes)  # states of earlier releases lack them
+            if not (trajectory.is_closed or trajectory.revision) or not trajectory.indices:
                 continue
             before = trajectory.revision
             try:
@@ -279,16 +269,9 @@ class LabelFold:
             self._timeouts.update(name, trajectory, changes)
             if trajectory.revision != before or trajectory.erased:
                 self._state.put(name, trajectory, changes)
-        del names[-_REVIEWED_PER_TICK:]
-        if not names:
-            self._reviewed_fingerprint, self._review = fingerprint, None
-            changes.put(_REVIEWED, fingerprint.to_bytes(16))
 
     def _spec_of(self, trajectory: TrajectoryState) -> RewardSpec:
         return self._specs.of(trajectory.environment, trajectory.agent).spec
-
-    def _fingerprint(self) -> int:
-        return self._policies.fingerprint() << 64 | self._specs.fingerprint()
 
 
 def _foreign_tenant(tenant: str = "") -> InvalidRecord:

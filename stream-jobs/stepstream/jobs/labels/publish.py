@@ -66,6 +66,7 @@ class LabelPublisher:
     def _erase(self, name: bytes, trajectory: TrajectoryState, changes: Changes, out: Outputs) -> None:
         """Delete the content of a trajectory, and publish a last revision without content."""
         steps = self._state.steps(name, trajectory, changes)
+        self._state.remove_persons(name, trajectory, changes)
         self._state.delete_content(name, trajectory, changes)  # loads all entries
         trajectory.erase()
         digest = trajectory.inputs_digest("", [], {"erased": True})

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from stepstream.crypto.sealing import is_erased
+from stepstream.jobs.labels.person_index import add_persons, remove_persons
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.labels.trajectory_store import TrajectoryStore, name_of
 from stepstream.jobs.runtime.retry import Decoder
@@ -48,10 +49,6 @@ class LabelState:
     def saved(self, name: bytes, changes: Changes) -> TrajectoryState | None:
         """Return a saved trajectory without caching it; None: none is saved."""
         return self._trajectories.get(name) or self._store.head(name, changes)
-
-    def names(self) -> list[bytes]:
-        """Return the names of all saved trajectories."""
-        return self._store.names(self._state)
 
     def load_step(self, name: bytes, trajectory: TrajectoryState, index: int, changes: Changes) -> None:
         """Load the entry of a step, if there is one."""
@@ -169,9 +166,20 @@ class LabelState:
         self._store.delete(name, trajectory, changes)
         self.remove_waiting(name, changes)
         self.remove_orphan(name, trajectory, changes)
+        self.remove_persons(name, trajectory, changes)
         if trajectory.kept_day >= 0:
             self.remove_expiry(trajectory.kept_day, name, changes)
         self._trajectories.pop(name, None)
+
+    def add_persons(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
+        """List a trajectory under its tenant and persons."""
+        if trajectory.owner is not None and not trajectory.erased:
+            add_persons(name, trajectory.owner, trajectory.users, changes)
+
+    def remove_persons(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
+        """Reverse `add_persons`."""
+        if trajectory.owner is not None:
+            remove_persons(name, trajectory.owner, trajectory.users, changes)
 
     def add_orphan(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
         """List a trajectory with feedback and without steps, by the time of its newest event."""

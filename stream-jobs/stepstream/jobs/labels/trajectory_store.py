@@ -12,7 +12,9 @@ import orjson
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.runtime.state import Changes, PartitionState
 
-_HEAD, _STEP_ENTRY, _FEEDBACK_ENTRY, _SLOT = b"h", b"e", b"f", b"g"
+HEADS = b"h"
+"""Prefix of the keys of heads; the name of the trajectory follows."""
+_STEP_ENTRY, _FEEDBACK_ENTRY, _SLOT = b"e", b"f", b"g"
 _NUMBER = struct.Struct(">I")
 _ENTRIES_IN_MEMORY = 200
 """Entries of a trajectory that stay loaded after it was written."""
@@ -23,12 +25,8 @@ class TrajectoryStore:
 
     def head(self, name: bytes, at: PartitionState | Changes) -> TrajectoryState | None:
         """Return a trajectory without its entries; None: it is not saved."""
-        packed = at.get(_HEAD + name)
+        packed = at.get(HEADS + name)
         return None if packed is None else TrajectoryState.unpack(packed)
-
-    def names(self, state: PartitionState) -> list[bytes]:
-        """Return the names of all saved trajectories."""
-        return [name for name, _ in state.scan(_HEAD)]
 
     def load_step(self, name: bytes, trajectory: TrajectoryState, index: int, at: PartitionState | Changes) -> None:
         """Load the entry of a step, if there is one."""
@@ -68,7 +66,7 @@ class TrajectoryStore:
         for source, slot in trajectory.removed_feedback.items():
             changes.delete(_feedback_key(name, slot))
             changes.delete(_slot_key(name, source))
-        changes.put(_HEAD + name, trajectory.pack())
+        changes.put(HEADS + name, trajectory.pack())
         trajectory.mark_saved()
         if len(trajectory.steps) + len(trajectory.feedback) > _ENTRIES_IN_MEMORY:
             trajectory.release_entries()
@@ -81,7 +79,7 @@ class TrajectoryStore:
         for source, entry in trajectory.feedback.items():
             changes.delete(_feedback_key(name, entry["slot"]))
             changes.delete(_slot_key(name, source))
-        changes.delete(_HEAD + name)
+        changes.delete(HEADS + name)
 
     def _load_slot(self, name: bytes, trajectory: TrajectoryState, slot: int, at: PartitionState | Changes) -> None:
         packed = at.get(_feedback_key(name, slot))

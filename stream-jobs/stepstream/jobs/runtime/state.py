@@ -51,9 +51,9 @@ class PartitionState:
         value: bytes | None = self._db.get(key)
         return value
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys with a prefix (which is removed) and their values, in key order."""
-        entries: Any = self._db.items(from_key=prefix)
+    def scan(self, prefix: bytes, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys with a prefix (which is removed) and their values, in key order, from prefix + `begin` on."""
+        entries: Any = self._db.items(from_key=prefix + begin)
         for key, value in entries:
             if not key.startswith(prefix):
                 return

@@ -5,7 +5,7 @@ from typing import Any
 from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, successful_trajectory
 from stream_records import make_ending, make_feedback, make_steps
 
-from stepstream.jobs.labels import fold
+from stepstream.jobs.labels import fold, review
 
 DAY_MS = 86_400_000
 LETTERS = "dead-letters"
@@ -27,7 +27,7 @@ def test_feedback_whose_steps_never_come_expires() -> None:
     run.tick(NOW_MS + 29 * DAY_MS)
     assert any(key.startswith(b"h") for key in run.state.content)
     run.tick(NOW_MS + 32 * DAY_MS)
-    assert set(run.state.content) == {fold._REVIEWED}
+    assert set(run.state.content) == {review._REVIEWED}
 
 
 def test_a_closure_of_an_expired_trajectory_leaves_nothing() -> None:
@@ -38,7 +38,7 @@ def test_a_closure_of_an_expired_trajectory_leaves_nothing() -> None:
     assert letters_of(other.feed([other.record("closures", decision)])) == []
     assert letters_of(close_idle(other)) == []
     other.tick(NOW_MS + 32 * DAY_MS)
-    assert set(other.state.content) == {fold._REVIEWED}
+    assert set(other.state.content) == {review._REVIEWED}
 
 
 def test_a_restored_label_whose_steps_are_gone_expires() -> None:
@@ -46,7 +46,7 @@ def test_a_restored_label_whose_steps_are_gone_expires() -> None:
     [label] = run.labels(*successful_trajectory("t"))
     rebuilt.restore(label)
     rebuilt.tick(NOW_MS + 32 * DAY_MS)
-    assert set(rebuilt.state.content) == {fold._REVIEWED}
+    assert set(rebuilt.state.content) == {review._REVIEWED}
 
 
 def test_the_oldest_trajectories_without_steps_make_room_for_new_ones() -> None:

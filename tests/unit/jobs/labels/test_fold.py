@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from label_runs import label_settings
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
-from stepstream.jobs.labels import JOB, fold, publish
+from stepstream.jobs.labels import JOB, publish, review
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.spec_lookup import FixedSpec
@@ -163,7 +163,7 @@ def test_a_closed_trajectory_expires_after_its_retention_period() -> None:
     [(_, _, second)] = run.feed([feedback_record(run, make_feedback("t", 0.0, number=1))])
     assert second["revision"] == 2
     run.tick(NOW_MS + 32 * 86_400_000)
-    assert set(run.state.content) == {fold._REVIEWED}
+    assert set(run.state.content) == {review._REVIEWED}
 
 
 def test_a_second_event_for_a_step_is_a_dead_letter() -> None:
@@ -242,7 +242,7 @@ def test_a_new_job_version_labels_saved_trajectories_once(monkeypatch: pytest.Mo
     state = MemoryState()
     with monkeypatch.context() as then:
         then.setattr(publish, "JOB", "label@0")
-        then.setattr(fold, "_REVIEWED", b"r0")
+        then.setattr(review, "_REVIEWED", b"r0")
         run = label_run(state)
         run.feed([*steps_of(run, "t"), *steps_of(run, "open")])
         [(_, _, first)] = run.feed([feedback_record(run, make_ending("t", 3))])

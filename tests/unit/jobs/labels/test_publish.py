@@ -11,7 +11,7 @@ from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, successful_trajec
 from stream_records import T0_US, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
-from stepstream.jobs.labels import fold as label_fold
+from stepstream.jobs.labels import review
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.topics.events import Curation, new_curation, new_message
 from stepstream.topics.ids import derived_id
@@ -98,7 +98,7 @@ def test_a_change_of_consent_revises_saved_labels() -> None:
 
 
 def test_a_consent_review_proceeds_in_slices_and_resumes_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_fold, "_REVIEWED_PER_TICK", 5)
+    monkeypatch.setattr(review, "_REVIEWED_PER_TICK", 5)
     run = Run()
     for number in range(12):
         run.labels(*successful_trajectory(f"t{number}", user="ann"))
