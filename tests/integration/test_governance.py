@@ -1,9 +1,12 @@
 """Test governance in a running stack: policies as events, waits for a valid policy, late keys, erasures."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from command_line import stepstream
 from stack_world import World
@@ -14,8 +17,10 @@ from stepstream.config import Settings
 from stepstream.crypto.master_key import is_destroyed, load_master_key
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.erasure import delete_from_log, erase
+from stepstream.jobs.erasure import delete_from_log, erase, find_records
 from stepstream.jobs.erasure.find_records import Person
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_dead_letter, new_message, new_policy
 from stepstream.topics.ids import new_event_id, now_us
 
@@ -166,6 +171,49 @@ class NoStore:
         return type("Result", (), {"result_rows": rows})()
 
 
+def erase_all(world: Governed, *users: str) -> list[erase.ErasureReport]:
+    return erase.erase(
+        world.settings,
+        NoStore(),  # type: ignore[arg-type]
+        [Person("default", user) for user in users],
+        requested_by="t",
+        wait_s=1,
+        say=lambda _: None,
+    )
+
+
+def test_many_persons_are_erased_in_one_search_with_a_proof_of_each(
+    world: Governed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = [f"together-{number}" for number in range(3)]
+    for user in users:
+        world.send_step(user, user=user)
+    wait_until(lambda: all(map(world.governed, users)))
+    monkeypatch.setattr(delete_from_log, "wait_until_read", lambda *_: None)
+    searched: list[str] = []
+
+    def is_emptied(user: str) -> bool:
+        return not world.governed(user)["messages"]
+
+    read = find_records.read_events
+
+    def counted(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:
+        searched.append(topic)
+        return read(settings, codec, topic)
+
+    monkeypatch.setattr(find_records, "read_events", counted)
+    reports = erase_all(world, *users, users[0])
+    assert [(report.trajectories, report.records_unreadable, report.left) for report in reports] == [
+        ([user], 2, {}) for user in users
+    ]
+    assert max(Counter(searched).values()) == 2
+    for user, report in zip(users, reports, strict=True):
+        wait_until(partial(is_emptied, user))
+        proof = world.settings.paths.data / "erasures" / f"{report.subject}.proof.json"
+        facts = orjson.loads(proof.read_bytes())
+        assert (facts["records_unreadable"], facts["keys_destroyed"], facts["requested_by"]) == (2, 1, "t")
+
+
 @pytest.mark.parametrize("function", ["destroy_keys", "delete_up_to"])
 def test_an_interrupted_erasure_resumes(world: Governed, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     user = f"killed-at-{function}"
@@ -174,14 +222,8 @@ def test_an_interrupted_erasure_resumes(world: Governed, monkeypatch: pytest.Mon
     monkeypatch.setattr(delete_from_log, "wait_until_read", lambda *_: None)
 
     def run() -> erase.ErasureReport:
-        return erase.erase(
-            world.settings,
-            NoStore(),  # type: ignore[arg-type]
-            Person("default", user),
-            requested_by="t",
-            wait_s=1,
-            say=lambda _: None,
-        )
+        [report] = erase_all(world, user)
+        return report
 
     with monkeypatch.context() as patch:
         patch.setattr(delete_from_log, function, lambda *_: die())

@@ -3,6 +3,7 @@
 import getpass
 import sys
 from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -11,22 +12,33 @@ from stepstream.config import Settings, load
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES, OPEN_TRACES
 
+if TYPE_CHECKING:
+    from stepstream.jobs.erasure.erase import ErasureReport
+
 _UNREACHABLE = 3
 
 
 @click.command()
-@click.option("--subject", metavar="USER", help="The person, as `user` in their records.")
+@click.option(
+    "--subject",
+    "subjects",
+    metavar="USER",
+    multiple=True,
+    help="A person, as `user` in their records; may be repeated.",
+)
 @click.option("--tenant", default="default", show_default=True, help="Their tenant.")
 @click.option("--wait", "wait_s", default=120.0, show_default=True, help="Seconds to wait for each job.")
 @click.option("--missing-keys", is_flag=True, help="List keys that sealed records name and `subject-keys` lacks.")
 @click.option("--declare-destroyed", is_flag=True, help="With --missing-keys: erase for ever what they sealed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as an object.")
 def erase(
-    subject: str | None, tenant: str, wait_s: float, missing_keys: bool, declare_destroyed: bool, as_json: bool
+    subjects: tuple[str, ...], tenant: str, wait_s: float, missing_keys: bool, declare_destroyed: bool, as_json: bool
 ) -> None:
-    """Erase a person from the log and the store; list the checkpoints that trained on them.
+    """Erase persons from the log and the store; list the checkpoints that trained on them.
 
-    Broker, registry, store and the jobs must run. After an interruption run it again: it continues.
+    One search of the log finds the records of all of them. A record of what was removed is written for each, to
+    `DATA/erasures/SUBJECT.proof.json`. Broker, registry, store and the jobs must run. After an interruption run it
+    again: it continues.
 
     Exit status 0: erased; 1: some records stay readable, as the output lists, or the erasure is impossible; 3: a part
     does not answer, or a job is too far behind.
@@ -42,18 +54,18 @@ def erase(
     from stepstream.topics.codec import Codec
 
     settings = resolve_addresses(load())
-    if missing_keys == (subject is not None) or (declare_destroyed and not missing_keys):
+    if missing_keys == bool(subjects) or (declare_destroyed and not missing_keys):
         raise click.UsageError("give either --subject, or --missing-keys with or without --declare-destroyed")
     wait_for_kafka(settings.kafka)
-    if subject is None:
+    if not subjects:
         _erase_missing_keys(settings, declare_destroyed, as_json)
         return
     try:
         with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
-            done = erase.erase(
+            reports = erase.erase(
                 settings,
                 client,
-                Person(tenant, subject),
+                [Person(tenant, subject) for subject in subjects],
                 requested_by=getpass.getuser(),
                 wait_s=wait_s,
                 say=lambda line: click.echo(line, err=True),
@@ -66,30 +78,36 @@ def erase(
     with closing(Codec(settings.schema_registry)) as codec:
         versions = read_versions(settings.kafka, codec)
     checkpoints = [checkpoint for by in versions.by_model.values() for checkpoint in by.values()]
-    direct, descend = versions_trained_on(checkpoints, done.labels)
+    facts = []
+    for done in reports:
+        direct, descend = versions_trained_on(checkpoints, done.labels)
+        facts.append(_facts(done) | {"checkpoints": direct, "descendants": descend})
+        if not as_json:
+            click.echo(f"erased: {done.records_unreadable} records unreadable, {done.rows_deleted} rows deleted")
+            click.echo(f"checkpoints that trained on the person: {', '.join(direct) or 'none'}")
+            click.echo(f"checkpoints that descend from those: {', '.join(descend) or 'none'}")
+        for topic, records in sorted(done.left.items()):
+            click.echo(
+                f"stepstream: {records} of their records stay readable on {topic}: {_left_reason(topic)}", err=True
+            )
     if as_json:
-        facts = {
-            "subject": done.subject,
-            "keys_destroyed": done.keys_destroyed,
-            "records_unreadable": done.records_unreadable,
-            "rows_deleted": done.rows_deleted,
-            "partitions_cut": done.partitions_cut,
-            "consents_forgotten": done.consents_forgotten,
-            "records_left_in_the_clear": sum(done.left.values()),
-            "left": done.left,
-            "trajectories": done.trajectories,
-            "checkpoints": direct,
-            "descendants": descend,
-        }
-        click.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
-    else:
-        click.echo(f"erased: {done.records_unreadable} records unreadable, {done.rows_deleted} rows deleted")
-        click.echo(f"checkpoints that trained on the person: {', '.join(direct) or 'none'}")
-        click.echo(f"checkpoints that descend from those: {', '.join(descend) or 'none'}")
-    for topic, records in sorted(done.left.items()):
-        click.echo(f"stepstream: {records} of their records stay readable on {topic}: {_left_reason(topic)}", err=True)
-    if done.left:
+        click.echo(orjson.dumps(facts if len(subjects) > 1 else facts[0], option=orjson.OPT_INDENT_2).decode())
+    if any(done.left for done in reports):
         sys.exit(1)
+
+
+def _facts(done: "ErasureReport") -> dict[str, Any]:
+    return {
+        "subject": done.subject,
+        "keys_destroyed": done.keys_destroyed,
+        "records_unreadable": done.records_unreadable,
+        "rows_deleted": done.rows_deleted,
+        "partitions_cut": done.partitions_cut,
+        "consents_forgotten": done.consents_forgotten,
+        "records_left_in_the_clear": sum(done.left.values()),
+        "left": done.left,
+        "trajectories": done.trajectories,
+    }
 
 
 def _erase_missing_keys(settings: Settings, declare: bool, as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """Find the records of a person on the log without decrypting any."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ INTAKE = (STEPS, FEEDBACK)
 GOVERNED = (GOVERNED_STEPS, GOVERNED_FEEDBACK, LABELED_TRAJECTORIES)
 """Labels are last: the search needs the owners of their steps."""
 _BATCH = 2000
+_REPORTED_EVERY = 100_000
 
 Say = Callable[[str], None]
 
@@ -93,16 +94,53 @@ class Findings:
         return Findings(set(stored["key_ids"]), set(stored["trajectories"]), own, labels)
 
 
-def find_records(settings: Settings, person: Person, found: Findings, other_key_ids: Set[str], say: Say) -> None:
-    """Read the topics with people's content up to their present end, and add the person's records to `found`.
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Search for the records of one person."""
 
-    Two passes: a record that names nobody belongs to the person of its trajectory, whose steps may come later.
+    person: Person
+    found: Findings
+    """The person's keys and earlier findings; the search adds to them."""
+    other_key_ids: Set[str]
+    """Ids of other people's keys."""
+
+
+class SearchIndex:
+    """Select the searches that a record may concern, so that the cost of a record does not grow with the persons."""
+
+    def __init__(self, searches: Sequence[Search]) -> None:
+        self._all = searches
+        self._by_owner = {(search.person.tenant, search.person.user): search for search in searches}
+        self._by_key = {key_id: search for search in searches for key_id in search.found.key_ids}
+
+    def concerned(self, event: Event) -> list[Search]:
+        """Return the searches that `add_event` may add an event to; all, for topics with text that names nobody."""
+        record = event.record
+        if record is None or event.topic in (DEAD_LETTERS, OPEN_TRACES):
+            return list(self._all)
+        found = [self._by_key[key_id] for key_id in key_ids(record.get("seal_key")) if key_id in self._by_key]
+        owner = self._by_owner.get((record["tenant"], record["user"]))
+        concerned = found if owner is None or owner in found else [*found, owner]
+        return [search for place, search in enumerate(concerned) if search not in concerned[:place]]
+
+    def by_trajectory(self) -> dict[str, list[Search]]:
+        """Return the searches by id of their own trajectories."""
+        searches: dict[str, list[Search]] = {}
+        for search in self._all:
+            for trajectory_id in search.found.own_trajectories:
+                searches.setdefault(trajectory_id, []).append(search)
+        return searches
+
+
+def find_records(settings: Settings, searches: Sequence[Search], say: Say) -> None:
+    """Read the topics with people's content up to their present end, and add the persons' records to their findings.
+
+    Two passes for all persons together: a record that names nobody belongs to the person of its trajectory, whose steps
+    may come later. The second pass is left out if no person has a trajectory.
 
     Args:
         settings: addresses of Kafka and the registry.
-        person: person to find.
-        found: the person's keys and earlier findings.
-        other_key_ids: ids of other people's keys.
+        searches: one for each person.
         say: receives lines about the progress.
 
     Raises:
@@ -110,17 +148,29 @@ def find_records(settings: Settings, person: Person, found: Findings, other_key_
     """
     codec = Codec(settings.schema_registry)  # without keys: the id of a record's key identifies its owner
     try:
+        index = SearchIndex(searches)
         for topic in (*INTAKE, *GOVERNED, DEAD_LETTERS, OPEN_TRACES):
-            records = 0
-            for event in read_events(settings, codec, topic):
-                add_event(found, person, event, codec)
-                records += 1
-            say(f"searched {records} records of {topic}")
-        for topic in (*INTAKE, *GOVERNED) if found.own_trajectories else ():
-            for event in read_events(settings, codec, topic):
-                add_by_trajectory(found, person, event, other_key_ids)
+            for event in _reported(read_events(settings, codec, topic), f"searched {{}} records of {topic}", say):
+                for search in index.concerned(event):
+                    add_event(search.found, search.person, event, codec)
+        own = index.by_trajectory()
+        for topic in (*INTAKE, *GOVERNED) if own else ():
+            line = f"searched {{}} records of {topic} for trajectories"
+            for event in _reported(read_events(settings, codec, topic), line, say):
+                for search in own.get(event.record["trajectory_id"], ()) if event.record is not None else ():
+                    add_by_trajectory(search.found, search.person, event, search.other_key_ids)
     finally:
         codec.close()
+
+
+def _reported(events: Iterable[Event], line: str, say: Say) -> Iterator[Event]:
+    """Yield events, and report their number now and then, and at the end."""
+    number = 0
+    for number, event in enumerate(events, 1):
+        yield event
+        if number % _REPORTED_EVERY == 0:
+            say(line.format(f"{number:,}"))
+    say(line.format(f"{number:,}"))
 
 
 def read_events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:

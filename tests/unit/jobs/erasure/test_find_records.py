@@ -2,9 +2,11 @@
 
 from typing import Any, cast
 
+from hypothesis import given
+from hypothesis import strategies as st
 from stream_records import T0_US, make_feedback, make_steps
 
-from stepstream.jobs.erasure.find_records import Findings, Person, add_by_trajectory, add_event
+from stepstream.jobs.erasure.find_records import Findings, Person, Search, SearchIndex, add_by_trajectory, add_event
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_trace_export
@@ -131,3 +133,24 @@ def test_findings_survive_an_interrupted_attempt() -> None:
         {"t"},
         {(0, 4)},
     )
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([None, "ann", "bob"])] * 2, st.sampled_from([None, "k1", "k2", "k1+k2"]))))
+def test_one_search_for_many_persons_finds_what_one_for_each_does(records: list[tuple[Any, Any, Any]]) -> None:
+    events = []
+    for offset, (tenant, user, key) in enumerate(records):
+        record = make_steps(f"t{offset}", 1, user=user)[0] | {"seal_key": key, "tenant": tenant or "default"}
+        events.append(event("governed-steps" if key else "steps", record, offset))
+
+    def new_searches() -> list[Search]:
+        keys = {"ann": {"k1"}, "bob": {"k2"}}
+        return [Search(Person("default", user), Findings(set(keys[user])), set()) for user in keys]
+
+    together, alone = new_searches(), new_searches()
+    index = SearchIndex(together)
+    for each in events:
+        for one in index.concerned(each):
+            add_event(one.found, one.person, each, NO_CODEC)
+        for one in alone:
+            add_event(one.found, one.person, each, NO_CODEC)
+    assert [one.found for one in together] == [one.found for one in alone]
