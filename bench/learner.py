@@ -34,10 +34,12 @@ SIDES = Path(__file__).with_name("training")
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Peak rates of dense matrix products in bfloat16 by the data sheets, in FLOP/s."""
 MODELS = {
-    # Llama sizes for a GPU: hidden, layers, heads, key heads, feed-forward, vocabulary.
+    # Llama sizes: hidden, layers, heads, key heads, feed-forward, vocabulary. 135M is SmolLM2's, 7B Qwen 2.5's.
+    "135M": (576, 30, 9, 3, 1536, 49152),
     "0.1B": (768, 12, 12, 4, 2048, 32000),
     "0.5B": (1280, 20, 20, 4, 3456, 32000),
     "1.5B": (2048, 24, 16, 4, 5632, 32000),
+    "7B": (3584, 28, 28, 4, 18944, 152064),
 }
 
 
@@ -81,8 +83,8 @@ class Side:
         return figures
 
 
-def write_model(folder: Path, name: str) -> tuple[int, Any]:
-    """Save the model to train; return its vocabulary and configuration."""
+def write_model(folder: Path, name: str, device: str) -> tuple[int, Any]:
+    """Save the model to train, with random weights; return its vocabulary and configuration."""
     from stepstream.learner.tiny.model import MAX_LENGTH, build_model, build_tokenizer
 
     tokenizer = build_tokenizer(MAX_LENGTH)
@@ -90,8 +92,12 @@ def write_model(folder: Path, name: str) -> tuple[int, Any]:
     if name == "tiny":
         model: Any = build_model(tokenizer, 0)
     else:
+        import torch
         from transformers import LlamaConfig, LlamaForCausalLM
 
+        # A large model is drawn on the GPU, which is faster, and saved in half the bytes.
+        torch.set_default_device(device)
+        torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
         hidden, layers, heads, key_heads, wide, vocabulary = MODELS[name]
         model = LlamaForCausalLM(
             LlamaConfig(
@@ -108,18 +114,22 @@ def write_model(folder: Path, name: str) -> tuple[int, Any]:
                 eos_token_id=tokenizer.eos_token_id,
             )
         )
+        torch.set_default_device("cpu")
+        torch.set_default_dtype(torch.float32)
     model.save_pretrained(folder)
     return model.config.vocab_size, model.config
 
 
-def operations(config: Any, rows: list[ragged.Row], *, share: bool) -> float:
+def operations(config: Any, rows: list[ragged.Row], *, share: bool, frozen: bool = False) -> float:
     """Return the floating-point multiplications and additions of one gradient step without padding.
 
     Args:
         config: Configuration of the model.
         rows: The batch.
         share: Count each group's prompt once.
+        frozen: The weights get no gradients, as below adapters, whose own operations are left out.
     """
+    by_weight = 4 if frozen else 6
     hidden, size = config.hidden_size, config.hidden_size // config.num_attention_heads
     attention = 2 * hidden * hidden + 2 * hidden * config.num_key_value_heads * size
     layer = attention + 3 * hidden * config.intermediate_size
@@ -130,8 +140,8 @@ def operations(config: Any, rows: list[ragged.Row], *, share: bool) -> float:
             start = row.prompt
         seen.add(row.group)
         scores = (inputs * (inputs + 1) - start * (start + 1)) / 2
-        total += 6 * config.num_hidden_layers * (layer * (inputs - start) + 2 * hidden * scores)
-        total += 6 * hidden * config.vocab_size * row.steps.size
+        total += config.num_hidden_layers * (by_weight * layer * (inputs - start) + 12 * hidden * scores)
+        total += by_weight * hidden * config.vocab_size * row.steps.size
     return total
 
 
@@ -160,9 +170,12 @@ def product_rate(config: Any, device: str, threads: int) -> float:
 
 def sides(folder: Path, arguments: argparse.Namespace) -> list[Side]:
     """Return all sides of the comparison."""
-    trl, python = str(python_of("trl", TRL)), sys.executable
+    python = sys.executable
     common = [str(folder), arguments.device, str(arguments.threads)]
-    settings: dict[str, Any] = {"activation_checkpointing": arguments.activation_checkpointing}
+    settings: dict[str, Any] = {
+        "activation_checkpointing": arguments.activation_checkpointing,
+        "lora_rank": arguments.lora_rank,
+    }
     if arguments.device == "cuda":
         settings |= {"precision": "bfloat16", "compile": arguments.compile}
     microbatch = str(arguments.microbatch_tokens)
@@ -170,8 +183,12 @@ def sides(folder: Path, arguments: argparse.Namespace) -> list[Side]:
     def stepstream(**more: Any) -> list[str]:
         return [python, str(SIDES / "stepstream_trainer.py"), *common, microbatch, json.dumps(settings | more)]
 
+    own = [Side("Stepstream", stepstream())]
+    if arguments.alone:
+        return own
+    trl = str(python_of("trl", TRL))
     return [
-        Side("Stepstream", stepstream()),
+        *own,
         Side("Stepstream, sharing nothing", stepstream(share_nothing=True)),
         Side("plain loop", [python, str(SIDES / "plain.py"), *common, "1"]),
         Side("plain loop, 4 lengths", [python, str(SIDES / "plain.py"), *common, "4"]),
@@ -220,13 +237,14 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one model on one batch; print its table, return its figures."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        vocabulary, config = write_model(folder, name)
+        vocabulary, config = write_model(folder, name, arguments.device)
         rows = ragged.draw(ragged.SHAPES[arguments.batch], vocabulary, arguments.seed)
         ragged.save(rows, folder)
         running = measure_sides(sides(folder, arguments), folder, arguments)
         rate = product_rate(config, arguments.device, arguments.threads)
     trained, every = sum(row.steps.size for row in rows), sum(row.ids.size for row in rows)
-    longest, shared = max(row.ids.size for row in rows), operations(config, rows, share=True)
+    longest = max(row.ids.size for row in rows)
+    shared = operations(config, rows, share=True, frozen=arguments.lora_rank > 0)
     print(f"\n{name}: {len(rows)} attempts, {every:,} tokens ({trained:,} trained), longest {longest:,}\n")
     print("| | trained tokens per s | range | step s | share of the limit | peak MiB |\n|---|---|---|---|---|---|")
     for side in running:
@@ -240,7 +258,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     plain = min((seconds for side, seconds in medians.items() if side.startswith("plain")), default=float("nan"))
     figures = {
         "ratio_to_trl": peer / medians["Stepstream"],
-        "ratio_to_trl_sharing_nothing": peer / medians["Stepstream, sharing nothing"],
+        "ratio_to_trl_sharing_nothing": peer / medians.get("Stepstream, sharing nothing", float("nan")),
         "ratio_to_plain": plain / medians["Stepstream"],
         "tokens_per_s": trained / medians["Stepstream"],
         "trl_tokens_per_s": trained / peer,
@@ -256,7 +274,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         if peak is not None:
             figures["mfu"] = shared / medians["Stepstream"] / peak
             print(f"\nutilisation of the {card}: {figures['mfu']:.1%} of {peak / 1e12:.0f} TFLOP/s")
-    return {key: float(f"{value:.4g}") for key, value in figures.items()}
+    return {key: float(f"{value:.4g}") for key, value in figures.items() if value == value}
 
 
 def main() -> None:
@@ -265,17 +283,21 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of each side")
     parser.add_argument(
-        "--models", nargs="+", choices=["tiny", *MODELS], help="default: tiny; on a GPU the three others"
+        "--models", nargs="+", choices=["tiny", *MODELS], help="default: tiny; on a GPU 0.1B, 0.5B and 1.5B"
     )
     parser.add_argument("--batch", choices=list(ragged.SHAPES), help="default: ragged; on a GPU ragged-long")
     parser.add_argument("--microbatch-tokens", type=int, help="Stepstream only; default: 4096, on a GPU 16384")
     parser.add_argument("--trl-sequences", type=int, nargs="+", help="sizes of TRL's microbatch; the best one counts")
     parser.add_argument("--compile", action="store_true", help="Stepstream only, on a GPU: compile the layers")
     parser.add_argument("--activation-checkpointing", action="store_true", help="Stepstream only: recompute")
+    parser.add_argument("--lora-rank", type=int, default=0, help="train adapters; needs --alone")
+    parser.add_argument("--alone", action="store_true", help="Stepstream only, for sizes that fit no peer")
     parser.add_argument("--rounds", type=int, help="turns of each side")
     parser.add_argument("--steps", type=int, help="gradient steps of a turn")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.lora_rank and not arguments.alone:
+        parser.error("the peers train all weights: give --alone with --lora-rank")
     gpu = arguments.device == "cuda"
     arguments.batch = arguments.batch or ("ragged-long" if gpu else "ragged")
     arguments.microbatch_tokens = arguments.microbatch_tokens or (16384 if gpu else 4096)
@@ -284,7 +306,7 @@ def main() -> None:
     )
     arguments.rounds = arguments.rounds or (2 if arguments.quick else 7)
     arguments.steps = arguments.steps or (1 if arguments.quick else 3)
-    models = arguments.models or (list(MODELS) if gpu else ["tiny"])
+    models = arguments.models or (["0.1B", "0.5B", "1.5B"] if gpu else ["tiny"])
     by_model = {name: measure(name, arguments) for name in models}
     print(json.dumps(next(iter(by_model.values())) if len(by_model) == 1 else by_model))
 

@@ -40,8 +40,7 @@ class Optimizer:
     @torch.no_grad()
     def step(self, rate: float) -> None:
         """Step every weight that has a gradient with step size `rate`."""
-        for group in self._adamw.param_groups:
-            group["lr"] = rate
+        self._set_rate(rate)
         if not self._is_offloaded:
             self._adamw.step()
             return
@@ -92,10 +91,16 @@ class Optimizer:
         """Let the optimizer create its state by a step of size 0, which changes no weight."""
         for weight in self._stepped.values():
             weight.grad = torch.zeros_like(weight)
-        for group in self._adamw.param_groups:
-            group["lr"] = 0.0
+        self._set_rate(0.0)
         self._adamw.step()
         self.zero_grad()
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self._adamw.param_groups:
+            if isinstance(group["lr"], Tensor):  # torchao rejects a rate that is not its own tensor
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def _host_copies(self) -> dict[str, Tensor]:
         return {name: local_shard(weight).detach().cpu().clone() for name, weight in self._weights.items()}

@@ -1,6 +1,7 @@
 """Test the policy's optimizer: decay of matrices alone, steps in host memory, state by weight, missing packages."""
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,43 @@ def test_an_optimizer_continues_from_the_state_of_another(fields: dict[str, Any]
     give_gradients(own, 3)
     optimizer.step(1e-2)
     assert all(torch.equal(own[name], expected[name]) for name in own)
+
+
+class TensorRates(torch.optim.Optimizer):
+    """AdamW with the contract of torchao's: its rate stays a tensor, and moments are created by the first step."""
+
+    def __init__(self, groups: Any, lr: float, betas: tuple[float, float], eps: float) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        for group in self.param_groups:
+            group["lr"] = torch.tensor(group["lr"])
+        self._rates = [group["lr"] for group in self.param_groups]
+
+    def step(self, closure: Any = None) -> None:
+        for group, rate in zip(self.param_groups, self._rates, strict=True):
+            assert group["lr"] is rate, "lr was changed to a non-Tensor object"
+            for weight in group["params"]:
+                state = self.state[weight]
+                if not state:
+                    state |= {"step": torch.tensor(0.0)} | {key: torch.zeros_like(weight) for key in MOMENTS}
+                single = torch.optim.AdamW(
+                    [weight], lr=float(rate), betas=group["betas"], eps=group["eps"], weight_decay=group["weight_decay"]
+                )
+                single.state[weight] = state
+                single.step()
+
+
+def test_the_8_bit_optimizer_steps_with_its_own_rate_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchao itself needs a GPU or a compiler: this checks our side of its contract."""
+    monkeypatch.setitem(sys.modules, "torchao.optim", SimpleNamespace(AdamW8bit=TensorRates))
+    fields = {"optimizer": "adamw_8bit", "device": "cuda", "weight_decay": 0.1}
+    expected, _ = after(4, weight_decay=0.1)
+    own, before = after(3, **fields)
+    state = {f"{name}.{key}": value.clone() for name in own for key, value in before.state_of(name).items()}
+    continued = Optimizer(own, config(**fields))
+    continued.load(WholeTensors(state))
+    give_gradients(own, 3)
+    continued.step(1e-2)
+    torch.testing.assert_close(own, expected)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
