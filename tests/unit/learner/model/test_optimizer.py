@@ -92,7 +92,7 @@ class TensorRates(torch.optim.Optimizer):
             group["lr"] = torch.tensor(group["lr"])
         self._rates = [group["lr"] for group in self.param_groups]
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group, rate in zip(self.param_groups, self._rates, strict=True):
             assert group["lr"] is rate, "lr was changed to a non-Tensor object"
             for weight in group["params"]:
