@@ -11,11 +11,16 @@ from stepstream.services.inference.vllm_idle import sleep_while_waiting
 
 BACKEND = "stepstream"
 _PACKAGE = "stepstream.services.inference"
+_RECHECK_MS = 100
 
 
 def register() -> None:
     """Register the weight transfer backend; vLLM may call this several times in a process."""
+    from vllm.distributed.device_communicators import shm_broadcast
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    # A worker that had no work for 1 s may miss the wake-up for the next step, and by default looks again after 5 s.
+    shm_broadcast.SHM_READER_RECHECK_INTERVAL_MS = _RECHECK_MS
     from vllm.platforms import current_platform
 
     if BACKEND not in WeightTransferEngineFactory._registry:
