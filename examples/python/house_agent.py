@@ -23,10 +23,10 @@ FORMS = {tool: {"type": "object", "properties": {name: TYPES[name] for name in T
 SCHEMAS = [{"type": "function", "function": {"name": tool, "parameters": form}} for tool, form in FORMS.items()]
 
 
-def request(draw, tool):
+def request(draw, tool, way):
     """Return a person's request for a tool, and the tool with the arguments that fulfil it."""
     arguments = {name: draw.choice(VALUES[name]) for name in TOOLS[tool][0]}
-    return draw.choice(TOOLS[tool][1]).format(**arguments), [tool, arguments]
+    return TOOLS[tool][1][way].format(**arguments), [tool, arguments]
 
 
 def fulfilled(text, tool, arguments):
@@ -41,10 +41,10 @@ async def attempt(client, args, **names):
     draw, rewards, trajectory = random.Random(names["task"]), [], str(uuid.uuid4())
     names |= {"trajectory": trajectory, "agent": "house", "split": args.split}
     messages = [{"role": "system", "content": "You run a house. Answer each request with one tool call."}]
-    for text, expected in [request(random.Random(n), list(TOOLS)[n % 5]) for n in range(10)]:
+    for text, expected in [request(random.Random(n), list(TOOLS)[n % 5], n // 5) for n in range(10)]:
         messages += fulfilled(text, *expected)
     while len(rewards) < 2 and all(reward == 1 for reward in rewards):
-        text, expected = request(draw, draw.choice(list(TOOLS)))
+        text, expected = request(draw, draw.choice([*TOOLS, "heat", "timer"]), draw.randrange(2))
         names["step"] = str(len(rewards))
         reply = await client.chat.completions.create(
             model=args.model, messages=[*messages, {"role": "user", "content": text}], tools=SCHEMAS, max_tokens=40,
@@ -73,7 +73,7 @@ async def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    defaults = {"model": "house", "split": "train", "tasks": 0, "attempts": 8, "concurrency": 64, "temperature": 0.7}
+    defaults = {"model": "house", "split": "train", "tasks": 0, "attempts": 6, "concurrency": 16, "temperature": 0.7}
     for option, default in ({"url": "http://127.0.0.1:8080"} | defaults).items():
         parser.add_argument(f"--{option}", default=default, type=type(default))
     asyncio.run(main(parser.parse_args()))

@@ -1,11 +1,11 @@
-"""Let SmolLM2 learn behind vLLM for one update, with one swap under load, by the commands of the tutorial."""
+"""Let SmolLM2 learn behind vLLM for one update, by the commands of the tutorial: a swap and a canary under load."""
 
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -35,10 +35,9 @@ def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) 
     profile = isolated(with_long_deadlines(demo_settings("demo_model.toml")), tmp_path_factory.mktemp("model"))
     small = with_settings(
         profile,
-        stack={"workers": 1, "canary_workers": 0, "start_deadline_s": 900.0},  # vLLM's start on a busy machine
+        stack={"start_deadline_s": 900.0},  # vLLM's start on a busy machine
         broker={"home": base_settings.broker.home},
         learner={"groups_per_update": 1},
-        gateway={"upstreams": profile.gateway.upstreams[:1]},
     )
     with Stack(small, without_fleet(small)) as stack:
         yield stack.settings
@@ -95,17 +94,26 @@ def test_a_version_is_learnt_and_served_under_load(settings: Settings) -> None:
     with closing(RunStats(settings, 0, 0)) as stats:
         with background(work, settings) as agent:
 
-            def has_swapped() -> bool:
+            def while_it_runs(condition: Callable[[], bool]) -> bool:
                 assert agent.poll() is None, "the agent ended"
-                return stats.swaps() >= 1
+                return condition()
 
-            wait_until(has_swapped, "a trajectory of version 1")
+            wait_until(lambda: while_it_runs(lambda: stats.swaps() >= 1), "a trajectory of version 1")
+            for command in manage:
+                if " status " in command:  # the learner may publish, and the worker swap, at any time
+                    wait_until(partial(succeeds, command, settings), command)
+                else:
+                    succeed(command, settings)
+                if " canary " in command:
+                    wait_until(lambda: while_it_runs(lambda: stats.trajectories_on("canary") > 0), "a canary's work")
+                    assert tracks(settings) == {"stable": 0, "canary": 1}
         assert stats.failed_requests() == 0
         kept, continued = stats.prefix_kept()
         assert kept >= 0.99 or continued < 10
 
-    for command in manage:
-        if " status " in command:  # the learner may publish, and the worker swap, at any time
-            wait_until(partial(succeeds, command, settings), command)
-        else:
-            succeed(command, settings)
+
+def tracks(settings: Settings) -> dict[str, int]:
+    """Return the versions that the only worker serves, by track."""
+    done = run(".venv/bin/stepstream models status house --json", settings)
+    (worker,) = json.loads(done.stdout)["workers"]
+    return dict(worker["tracks"])

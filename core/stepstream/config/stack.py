@@ -123,7 +123,11 @@ class DemoSettings(Section):
 
     target: float = setting(0.85, "Held-out success at which the run ends.", unit="share", gt=0, lt=1)
     margin: float = setting(
-        0.03, "Margin by which training success must exceed the target before an evaluation.", unit="share", ge=0
+        0.03,
+        "Margin by which training success must exceed the target before an evaluation; below 0: may miss it by.",
+        unit="share",
+        gt=-1,
+        lt=1,
     )
     held_out: int = setting(256, "Held-out tasks of each evaluation.", unit="tasks", ge=1)
     deadline_s: float = setting(240.0, "Time to reach the target.", unit="s", gt=0)

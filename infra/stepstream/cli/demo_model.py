@@ -20,7 +20,7 @@ def demo_model() -> None:
     """
     from stepstream.cli.interrupt import Interrupted, interruptible
     from stepstream.demo.configuration import demo_settings, fresh_run
-    from stepstream.demo.model_run import CANARY, ModelDemo, without_fleet
+    from stepstream.demo.model_run import ModelDemo, without_fleet
     from stepstream.demo.run import TargetMissed
     from stepstream.demo.view import open_view
     from stepstream.embedded.addresses import resolve_addresses
@@ -37,7 +37,7 @@ def demo_model() -> None:
 
     began = time.monotonic()
     try:
-        with interruptible(), Stack(settings, without_fleet(settings), print_event, deferred=[CANARY]) as stack:
+        with interruptible(), Stack(settings, without_fleet(settings), print_event) as stack:
             view.print_line(f"everything runs after {time.monotonic() - began:.1f} s")
             view.print_line(f"console: http://{settings.console.host}:{settings.console.port}")
             with closing(Codec(stack.settings.schema_registry)) as codec:

@@ -11,7 +11,6 @@ from stepstream.config import Settings
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES
 from stepstream.topics.consumer import EventConsumer
-from stepstream.topics.events import Checkpoint
 
 PROMPTS = ("Dim the hall to 40%.", "What is the capital of France?", "Count from one to ten.", "Name three colours.")
 _TOKENS = 24
@@ -55,13 +54,14 @@ def write_bad_version(good: Path, folder: Path, seed: int = 1) -> None:
 
 
 def max_mu_gap(
-    settings: Settings, checkpoint: Checkpoint, start: Mapping[tuple[str, int], int], sequences: int = 32
+    settings: Settings, folder: Path, version: int, start: Mapping[tuple[str, int], int], sequences: int = 32
 ) -> tuple[float, int]:
     """Score tokens that a version sampled with the learner's code; compare with their recorded log-probabilities.
 
     Args:
         settings: address of the log, and the learner's settings.
-        checkpoint: the version.
+        folder: folder of the version in Hugging Face form, complete.
+        version: its number.
         start: offsets of the labelled topic to read from.
         sequences: number of sequences to score, of those whose tokens are all of this version.
 
@@ -73,11 +73,10 @@ def max_mu_gap(
 
     from stepstream.learner.data.attempt import attempt_of
     from stepstream.learner.data.sequences import Invalid
-    from stepstream.learner.model.checkpoint import folder_of
     from stepstream.learner.model.policy import Policy
 
-    policy = Policy(folder_of(checkpoint["uri"]), settings.learner.model_copy(update={"lora_rank": 0}))
-    limits = policy.limits(checkpoint["model"])
+    policy = Policy(folder, settings.learner.model_copy(update={"lora_rank": 0}))
+    limits = policy.limits(settings.learner.model)
     rows: list[Any] = []
     with closing(sealing_codec(settings)) as codec, EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow([LABELED_TRAJECTORIES], dict(start))
@@ -89,7 +88,7 @@ def max_mu_gap(
                     attempt = attempt_of(event.record, (event.partition, event.offset), limits)
                 except Invalid:
                     continue
-                rows += [row for row in attempt.sequences if (row.versions == checkpoint["version"]).all()]
+                rows += [row for row in attempt.sequences if (row.versions == version).all()]
     gap, tokens = 0.0, 0
     with torch.no_grad():
         for batch in policy.batches(rows[:sequences], settings.learner.microbatch_tokens):

@@ -1,41 +1,44 @@
 """Let a real model learn online behind vLLM, with an agent that is an ordinary script; then put versions out and back.
 
 1. Evaluate the base model on held-out tasks, greedily.
-2. Start the agent and wait until training success passes the target and enough versions were swapped in.
-3. Stop the learner. Fix the track stable, put the newest version on a share of the traffic, and promote it.
-4. Publish and promote a bad version, random weights of the same shape, and roll it back.
-5. Stop the agent; evaluate the held-out tasks again.
-6. Restart the worker: the same prompts must give the same tokens.
-7. Score sampled tokens with the learner's code and compare with what vLLM recorded.
+2. Start the agent and wait until training success passes `target + margin` and enough versions were swapped in. Fix
+   the track stable and evaluate it; if it misses the target, follow the newest version again and continue.
+3. Stop the learner. Put the evaluated version on a share of the traffic, its parent on the rest, and promote it.
+4. Publish and promote a bad version, random weights of the same shape, and roll it back. Stop the agent.
+5. Restart the worker: the same prompts must give the same tokens. Meanwhile score sampled tokens with the learner's
+   code and compare with what vLLM recorded.
 """
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
 from stepstream.config import Settings, environment_of
 from stepstream.demo.agent_script import AgentScript
 from stepstream.demo.model_checks import greedy_tokens, max_mu_gap, write_bad_version
 from stepstream.demo.report import Report
-from stepstream.demo.run import REFRESH_INTERVAL_S, TargetMissed
+from stepstream.demo.run import TargetMissed
 from stepstream.demo.run_stats import Rate, RunStats
 from stepstream.demo.view import View, percent
 from stepstream.embedded.addresses import worker_addresses
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.stack import Stack
 from stepstream.learner.lineage import read_versions
-from stepstream.learner.model.checkpoint import folder_of
+from stepstream.learner.model.checkpoint import cache_folder, folder_of
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
 from stepstream.topics.ids import now_us
+from stepstream.versions.fetch import fetch_whole
 from stepstream.versions.layout import weights_folder
 
-_STABLE, CANARY = "worker-0", "worker-1"
+_WORKER = "worker-0"
+_REFRESH_S = 3.0
 
 
 class ModelDemo:
@@ -48,6 +51,7 @@ class ModelDemo:
         self._agent = AgentScript(self._settings)
         self._stats = RunStats(self._settings, now_us(), root_version)
         self._start = self._labels_end()
+        self._seconds: dict[str, float] = {}
 
     def run(self) -> Report:
         """Run all steps and return the report; blocks for minutes.
@@ -57,20 +61,21 @@ class ModelDemo:
             StackError: a process failed, or a command was refused.
         """
         began = time.monotonic()
-        before = self._evaluate("base model")
+        with self._timed("base"):
+            before = self._evaluate("base model")
+        good, after = self._learn(began)
+        self._stack.stop_process("learner")
         self._agent.start()
         try:
-            self._learn(began)
-            swaps = self._stats.swaps()
-            self._stack.stop_process("learner")
-            canary = self._canary()
-            rolled_back = self._bad_version(canary)
+            with self._timed("canary"):
+                self._canary(good)
+            with self._timed("rollback"):
+                rolled_back = self._bad_version(good)
         finally:
             self._agent.stop()
-        snapshot = self._stats.snapshot()
-        after = self._evaluate(f"version {canary}")
-        same_tokens = self._restart()
-        gap, compared = max_mu_gap(self._settings, self._checkpoint(canary), self._start)
+        snapshot, swaps = self._stats.snapshot(), self._stats.swaps()
+        with self._timed("restart"):
+            same_tokens, (gap, compared) = self._restart(good)
         prefix, continued = self._stats.prefix_kept()
         facts = {
             **before.facts("success_before"),
@@ -81,7 +86,7 @@ class ModelDemo:
             "continued_steps": continued,
             "max_mu_gap": gap,
             "mu_tokens": compared,
-            "canary": canary,
+            "canary": good,
             "canary_trajectories": self._stats.trajectories_on("canary"),
             "rolled_back": rolled_back,
             "same_tokens_after_restart": same_tokens,
@@ -89,26 +94,41 @@ class ModelDemo:
             "root_version": self._root,
             "newest_version": snapshot.newest_version,
             "staleness_max": int(snapshot.staleness_max or 0),
+            "seconds": self._seconds,
             "minutes": round((time.monotonic() - began) / 60, 2),
         }
         self._stats.close()
         return Report(facts, snapshot.by_version, self._settings.demo.target)
 
-    def _evaluate(self, name: str) -> Rate:
-        rate = self._agent.evaluate(self._settings.demo.held_out)
-        self._view.print_line(f"held-out success of the {name}: {percent(rate)}")
-        return rate
+    def _learn(self, began: float) -> tuple[int, Rate]:
+        """Let the model learn until held-out success passes the target; return the version and its success."""
+        tried = self._root
+        while True:
+            with self._timed("learn"):
+                self._agent.start()
+                try:
+                    self._wait_for_success(tried, began)
+                finally:
+                    self._agent.stop()
+            with self._timed("evaluate"):
+                tried = self._served()
+                self._models("promote", f"{self._model}@{tried}")
+                after = self._evaluate(f"version {tried}")
+            if after.value is not None and after.value >= self._settings.demo.target:
+                return tried, after
+            self._view.print_line(f"held-out success is {percent(after)}: below the target, learning continues")
+            self._models("follow", self._model)
 
-    def _learn(self, began: float) -> None:
-        """Block until training success passes the target and enough versions were swapped in."""
+    def _wait_for_success(self, tried: int, began: float) -> None:
+        """Block until training success is near the target and versions after `tried` are served, enough in all."""
         demo = self._settings.demo
         while True:
             snapshot = self._stats.snapshot()
             elapsed = time.monotonic() - began
             self._view.update(snapshot, elapsed)
-            recent = snapshot.recent
+            recent, served = snapshot.recent, snapshot.served.get(_WORKER) or tried
             is_good = recent.n >= demo.window and recent.value is not None and recent.value >= demo.target + demo.margin
-            if is_good and self._stats.swaps() >= demo.swaps:
+            if is_good and served > tried and self._stats.swaps() >= demo.swaps:
                 return
             if elapsed > demo.deadline_s:
                 raise TargetMissed(
@@ -116,19 +136,19 @@ class ModelDemo:
                     f"target of {100 * demo.target:.0f} %: see the logs in {self._settings.paths.data / 'logs'}, or "
                     "raise STEPSTREAM_DEMO_DEADLINE_S"
                 )
-            self._wait(REFRESH_INTERVAL_S)
+            self._wait(_REFRESH_S)
 
-    def _canary(self) -> int:
-        """Serve the newest version to a share of trajectories, wait for one, promote the version and return it."""
-        newest = self._newest()
-        version = newest["version"]
-        self._models("promote", f"{self._model}@{newest['parent_version']}")
+    def _evaluate(self, name: str) -> Rate:
+        rate = self._agent.evaluate(self._settings.demo.held_out)
+        self._view.print_line(f"held-out success of the {name}: {percent(rate)}")
+        return rate
+
+    def _canary(self, version: int) -> None:
+        """Serve a version to a share of trajectories and its parent to the rest; wait for one, then promote it."""
+        self._models("promote", f"{self._model}@{self._checkpoint(version)['parent_version']}")
         self._models("canary", f"{self._model}@{version}", "--share", f"{self._settings.demo.canary_share:g}")
-        self._stack.start_process(CANARY)
         self._wait_until(lambda: self._stats.trajectories_on("canary") > 0, "a trajectory on the canary")
         self._models("promote", f"{self._model}@{version}")
-        self._stack.stop_process(CANARY)
-        return int(version)
 
     def _bad_version(self, good: int) -> int:
         """Publish and promote random weights, wait until they answered, and roll back to the version `good`."""
@@ -140,15 +160,30 @@ class ModelDemo:
         self._wait_until(lambda: self._stats.success_of(bad).n > 0, "a trajectory of the bad version")
         self._view.print_line(f"success of the bad version: {percent(self._stats.success_of(bad))}")
         self._models("rollback", self._model)
-        self._wait_until(lambda: self._stats.served(_STABLE) == good, f"version {good} on {_STABLE}")
+        self._wait_until(lambda: self._served() == good, f"version {good} on {_WORKER}")
         return int(bad)
 
-    def _restart(self) -> bool:
-        """Restart the worker; return True if greedy answers to fixed prompts stay the same."""
+    def _restart(self, version: int) -> tuple[bool, tuple[float, int]]:
+        """Restart the worker, and meanwhile compare logprobs.
+
+        Returns:
+            True if greedy answers to fixed prompts stay the same; see `max_mu_gap` for the others.
+        """
         url = worker_addresses(self._settings)[0]
         before = greedy_tokens(url, self._model)
-        self._stack.restart(_STABLE)
-        return greedy_tokens(url, self._model) == before
+        with closing(Codec(self._settings.schema_registry)) as codec:
+            versions = read_versions(self._settings.kafka, codec)
+        checkpoint = versions.get(self._model, version)
+        folder = fetch_whole(checkpoint, versions.find, cache_folder(self._settings))
+        with ThreadPoolExecutor(1) as pool:
+            comparison = pool.submit(max_mu_gap, self._settings, folder, version, self._start)
+            self._stack.restart(_WORKER)
+            return greedy_tokens(url, self._model) == before, comparison.result()
+
+    def _served(self) -> int:
+        """Return the version that the worker serves on the track stable."""
+        version = self._stats.served(_WORKER)
+        return self._root if version is None else version
 
     def _checkpoint(self, version: int) -> Checkpoint:
         with closing(Codec(self._settings.schema_registry)) as codec:
@@ -188,6 +223,13 @@ class ModelDemo:
                     f"{self._settings.paths.data / 'logs'}, or raise STEPSTREAM_DEMO_DRAIN_S"
                 )
             self._wait(0.5)
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Add the block's time to the seconds of a part of the run."""
+        began = time.monotonic()
+        yield
+        self._seconds[part] = round(self._seconds.get(part, 0.0) + time.monotonic() - began, 1)
 
     def _wait(self, seconds: float) -> None:
         self._stack.poll()

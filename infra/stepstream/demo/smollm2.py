@@ -17,6 +17,8 @@ from typing import Any
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal
+from stepstream.demo.configuration import demo_settings
+from stepstream.embedded.addresses import resolve_addresses
 
 log = logging.getLogger(__name__)
 
@@ -109,3 +111,7 @@ def _weights() -> Path:
 
 def _template() -> str:
     return (files("stepstream.demo") / "chatml_hermes.jinja").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":  # the installation converts the weights, so that the demo does not wait for it
+    prepare(resolve_addresses(demo_settings("demo_model.toml")))

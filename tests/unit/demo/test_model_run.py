@@ -1,12 +1,12 @@
-"""Test the profile of `stepstream demo-model`: its processes, its workers' tracks, and the faults that it reports."""
+"""Test the profile of `stepstream demo-model`: its processes, its worker's tracks, and the faults that it reports."""
 
 from typing import Any
 
 from stepstream.cli.demo_model import SUMMARY, faults
 from stepstream.demo.configuration import demo_settings
-from stepstream.demo.model_run import CANARY, without_fleet
+from stepstream.demo.model_run import without_fleet
 from stepstream.embedded.addresses import resolve_addresses
-from stepstream.embedded.processes import Process, stack_parts
+from stepstream.embedded.processes import stack_parts
 
 GOOD: dict[str, Any] = {
     "success_before": 0.2,
@@ -20,17 +20,15 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_the_last_worker_serves_the_canary() -> None:
+def test_one_worker_serves_adapters_on_both_tracks() -> None:
     settings = resolve_addresses(demo_settings("demo_model.toml"))
-    tracks = {
-        part.name: part.environment.get("STEPSTREAM_INFERENCE_TRACKS")
-        for part in stack_parts(settings)
-        if isinstance(part, Process) and part.name.startswith("worker-")
-    }
-    assert tracks == {"worker-0": None, CANARY: "canary"}
-    assert settings.inference.tracks == ["stable"]
+    workers = [part.name for part in stack_parts(settings) if part.name.startswith("worker-")]
+    assert workers == ["worker-0"]
+    assert settings.inference.tracks == ["stable", "canary"]
+    assert settings.learner.version_format == "lora"
+    assert settings.learner.lora_rank == settings.inference.lora_rank
     assert "fleet" not in without_fleet(settings)
-    assert {"learner", "gateway", CANARY} <= set(without_fleet(settings))
+    assert {"learner", "gateway", "worker-0"} <= set(without_fleet(settings))
 
 
 def test_good_figures_have_no_fault() -> None:
