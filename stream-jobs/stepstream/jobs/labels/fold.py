@@ -10,11 +10,12 @@ from typing import Any, cast
 from stepstream.config import LabelSettings
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicies
 from stepstream.jobs.labels.build_label import REOPENED
+from stepstream.jobs.labels.feedback_signal import source_of
 from stepstream.jobs.labels.publish import LabelPublisher
 from stepstream.jobs.labels.review import Review
 from stepstream.jobs.labels.state import DAY_MS, LabelState
 from stepstream.jobs.labels.timeouts import Timeouts
-from stepstream.jobs.labels.trajectory_state import TrajectoryState, source_of
+from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.labels.trajectory_store import name_of
 from stepstream.jobs.rewards.counted_feedback import is_too_late
 from stepstream.jobs.rewards.spec import RewardSpec

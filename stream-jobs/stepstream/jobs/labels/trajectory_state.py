@@ -1,7 +1,8 @@
 """State of one trajectory: its steps, feedback, ends and decisions. Pure.
 
-The head has everything of constant size. Steps and feedback have an entry each, which `trajectory_store.py` saves and
-loads one by one: `steps` and `feedback` hold the entries in memory, which may be only some.
+The head (`saved_head.py`) has everything of constant size. Steps and feedback have an entry each, which
+`trajectory_store.py` saves and loads one by one. `steps` and `feedback` hold the entries in memory, which may be only
+some.
 
 Events come in any order and more than once. Everything derived from them (the step at an index, the closure, the
 identity of the label) depends on the set of events and not on their order. So state can be rebuilt by reading the
@@ -16,60 +17,11 @@ from typing import Any, Literal
 
 import orjson
 
+from stepstream.jobs.labels.feedback_signal import origin_of, signal_of
 from stepstream.jobs.labels.index_set import IndexSet
 from stepstream.jobs.runtime.record import RecordOrigin
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, TrajectoryEnd
 from stepstream.topics.ids import derived_id
-
-_ADDED_FIELDS = {"arrived": 0, "producer": None, "demonstrates": False, "tenant": None, "call": None}
-"""Fields of signals that the states of earlier releases lack, with their defaults."""
-
-
-def source_of(event: Step | Feedback) -> str:
-    """Return the id of the event from which this one was governed."""
-    return origin_of(event)[0]
-
-
-def origin_of(event: Step | Feedback) -> tuple[str, int, str]:
-    """Return the id of the source event, and the policy version and job that governed it."""
-    governed = event["governed"]
-    if governed is None:
-        return event["event_id"], 0, ""
-    return governed["source_event_id"], governed["policy_version"], governed["job"]
-
-
-def signal_of(feedback: Feedback, first_ms: int) -> dict[str, Any]:
-    """Return feedback as a signal (`rewards/counted_feedback.py`).
-
-    Args:
-        feedback: governed feedback.
-        first_ms: log time of the first event of its source.
-    """
-    source, version, job = origin_of(feedback)
-    return {
-        "id": feedback["event_id"],
-        "source_id": source,
-        "version": version,
-        "job": job,
-        "tenant": feedback["tenant"],
-        "name": feedback["name"],
-        "value": feedback["value"],
-        "step": feedback["step_index"],
-        "call": feedback["tool_call_id"],
-        "source": feedback["source"],
-        "producer": feedback["producer"],
-        "at": feedback["occurred_at_us"],
-        "retracts": feedback["retracts"],
-        "consent": feedback["consent"],
-        "arrived": first_ms,
-        "demonstrates": bool(feedback["demonstration"]),
-    }
-
-
-def add_missing_fields(signal: dict[str, Any]) -> None:
-    """Add the fields that a signal of an earlier release lacks."""
-    signal |= {name: value for name, value in _ADDED_FIELDS.items() if name not in signal}
-
 
 StepOutcome = Literal["taken", "known", "older", "retried", "conflict", "foreign"]
 """Result of `add_step`: `taken`, it is the step now; `known`, a duplicate; `older`, an older result of the same source;
@@ -78,12 +30,6 @@ StepOutcome = Literal["taken", "known", "older", "retried", "conflict", "foreign
 """
 
 NO_STEP = -1
-
-
-_FORMAT = 2
-"""Format of heads. Heads without a format have all entries; releases that write those refuse this one."""
-_ENTRIES = ("steps", "feedback", "changed_steps", "changed_feedback", "removed_feedback", "indices")
-"""Fields that are not saved in the head as they are."""
 
 
 @dataclass
@@ -152,27 +98,6 @@ class TrajectoryState:
     """event_id of that revision."""
     withdrawn: bool = False
     """True if that revision withdraws the label until the next closure, because later steps have come."""
-
-    def pack(self) -> bytes:
-        """Return the head."""
-        head = {name: value for name, value in vars(self).items() if name not in _ENTRIES}
-        return orjson.dumps(head | {"format": _FORMAT, "indices": self.indices.ranges()})
-
-    @staticmethod
-    def unpack(packed: bytes) -> "TrajectoryState":
-        """Read a head, also one of earlier releases, which holds all entries: they then count as changed.
-
-        Raises:
-            ValueError: a later release wrote it.
-        """
-        fields = orjson.loads(packed)
-        match fields.pop("format", 1):
-            case 1:
-                return _unpack_first_format(fields)
-            case 2:
-                return TrajectoryState(**fields | {"indices": IndexSet(fields["indices"])})
-            case later:
-                raise ValueError(f"the state has format {later}, of a later release: run that one, or delete the state")
 
     def mark_saved(self) -> None:
         """Record that all entries are saved."""
@@ -456,25 +381,3 @@ class TrajectoryState:
 
 def _version(entry: list[Any]) -> tuple[int, str, str]:
     return entry[2], entry[3], entry[0]
-
-
-def _unpack_first_format(fields: dict[str, Any]) -> TrajectoryState:
-    """Read the format of earlier releases: one record with all steps and feedback."""
-    closure, early = fields.pop("closure", None), fields.pop("early", {})
-    steps, feedback = fields.pop("steps"), fields.pop("feedback")
-    trajectory = TrajectoryState(**fields)
-    for index, known in steps.items():
-        trajectory.steps[int(index)] = known + [[]] * (7 - len(known))  # the first releases lack tool calls
-        trajectory.indices.add(int(index))
-    for slot, (source, entry) in enumerate(sorted(feedback.items())):
-        add_missing_fields(entry)
-        position = {"early": early[source]} if source in early else {}
-        trajectory.feedback[source] = entry | {"slot": slot} | position
-    trajectory.feedback_slots = trajectory.feedback_count = len(feedback)
-    trajectory.changed_steps, trajectory.changed_feedback = set(trajectory.steps), set(feedback)
-    if closure is not None:  # it covers the steps that were known
-        trajectory.closures = [[*closure, trajectory.highest_step, None]]
-    trajectory.first += [""] * (bool(trajectory.first) and len(trajectory.first) < 5)  # the environment
-    if trajectory.first and trajectory.owner is None:
-        trajectory.owner = trajectory.first[1]
-    return trajectory

@@ -9,6 +9,7 @@ import struct
 
 import orjson
 
+from stepstream.jobs.labels.saved_head import pack_head, unpack_head
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.runtime.state import Changes, PartitionState
 
@@ -26,7 +27,7 @@ class TrajectoryStore:
     def head(self, name: bytes, at: PartitionState | Changes) -> TrajectoryState | None:
         """Return a trajectory without its entries; None: it is not saved."""
         packed = at.get(HEADS + name)
-        return None if packed is None else TrajectoryState.unpack(packed)
+        return None if packed is None else unpack_head(packed)
 
     def load_step(self, name: bytes, trajectory: TrajectoryState, index: int, at: PartitionState | Changes) -> None:
         """Load the entry of a step, if there is one."""
@@ -66,7 +67,7 @@ class TrajectoryStore:
         for source, slot in trajectory.removed_feedback.items():
             changes.delete(_feedback_key(name, slot))
             changes.delete(_slot_key(name, source))
-        changes.put(HEADS + name, trajectory.pack())
+        changes.put(HEADS + name, pack_head(trajectory))
         trajectory.mark_saved()
         if len(trajectory.steps) + len(trajectory.feedback) > _ENTRIES_IN_MEMORY:
             trajectory.release_entries()

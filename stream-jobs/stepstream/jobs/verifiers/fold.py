@@ -15,7 +15,8 @@ import orjson
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
-from stepstream.jobs.labels.trajectory_state import TrajectoryState, source_of
+from stepstream.jobs.labels.feedback_signal import source_of
+from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.labels.trajectory_store import TrajectoryStore, name_of
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs

@@ -11,7 +11,7 @@ from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, successful_trajec
 from stream_records import make_ending, make_feedback, make_steps
 
 from stepstream.jobs.labels.index_set import IndexSet
-from stepstream.jobs.labels.trajectory_state import TrajectoryState
+from stepstream.jobs.labels.saved_head import unpack_head
 
 
 class CountingState(MemoryState):
@@ -116,4 +116,4 @@ def test_a_state_of_the_release_before_is_continued() -> None:
 
 def test_a_head_of_a_later_release_is_refused() -> None:
     with pytest.raises(ValueError, match="format 3"):
-        TrajectoryState.unpack(orjson.dumps({"format": 3, "trajectory_id": "t"}))
+        unpack_head(orjson.dumps({"format": 3, "trajectory_id": "t"}))

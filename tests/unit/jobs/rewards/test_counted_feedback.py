@@ -7,7 +7,7 @@ import pytest
 from reward_cases import signal
 from stream_records import make_steps
 
-from stepstream.jobs.labels.trajectory_state import TrajectoryState
+from stepstream.jobs.labels.saved_head import unpack_head
 from stepstream.jobs.rewards.counted_feedback import CountedFeedback, count_feedback, is_too_late
 from stepstream.jobs.rewards.spec import RewardSpec, parse_spec
 from stepstream.jobs.rewards.terms import components, success
@@ -101,7 +101,7 @@ def test_signals_saved_without_a_producer_still_count() -> None:
     saved = verdict(1.0, "test", "verify/1") | {"version": 0, "job": ""}
     del saved["producer"]
     head = orjson.dumps({"trajectory_id": "t", "steps": {}, "feedback": {"f": saved}})
-    known = TrajectoryState.unpack(head).feedback.values()
+    known = unpack_head(head).feedback.values()
     spec = parse_spec(PAID)
     assert paid(spec, count_feedback(spec, known, 0)) == {"quality": 1.0}
 
