@@ -26,7 +26,9 @@ from stepstream.versions.shared_memory import SharedVersions
 
 pytest_plugins = ["memory_folder"]
 
-KILLED = ("learner/learner.py", "learner/reporter.py", "learner/publish.py")
+KILLED = (
+    "learner/learner.py", "learner/reporter.py", "learner/background_publisher.py", "learner/publish.py",
+)  # fmt: skip
 FIGURES = ("loss", "reward", "staleness_max", "clip_share", "effective_share", "tokens")
 UNTRAINED = {"shown/0": "split", "alike/0": "no_variance", "alike/1": "no_variance"}
 UNTRAINED |= {"odd/0": "invalid", "odd/1": "group_too_small"}
@@ -91,8 +93,8 @@ class Weights:
 
     lags = ()
 
-    def __init__(self, folder: Path) -> None:
-        self._trained = (folder / "training/optimizer.safetensors").read_text().split()
+    def __init__(self, trained: list[str]) -> None:
+        self._trained = trained
 
     def limits(self, _model: str) -> Any:
         return LIMITS
@@ -108,10 +110,14 @@ class Weights:
     def take_base_from(self, _version: Path) -> None: ...
 
     def snapshot(self) -> "Weights":
-        return self
+        return Weights(list(self._trained))
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, **_: object) -> None:
         write_weights(folder, self._trained)
+
+
+def trained_in(folder: Path) -> list[str]:
+    return (folder / "training/optimizer.safetensors").read_text().split()
 
 
 def write_weights(folder: Path, trained: Sequence[str]) -> None:
@@ -150,7 +156,7 @@ class LearnerRun:
         ]
         patch.setattr(reporter, "EventProducer", lambda *_, **__: Producer(self.log))
         patch.setattr(learner, "EventConsumer", lambda *_: _Ends(len(self.read)))
-        patch.setattr(learner, "trainer_for", lambda folder, *_: Weights(folder))
+        patch.setattr(learner, "trainer_for", lambda folder, *_: Weights(trained_in(folder)))
         patch.setattr(learner, "read_decisions", lambda *_: iter(self.log.of("training-decisions")))
         patch.setattr(learner, "read_alarms", lambda *_: iter(self.log.of("alarms")))
 

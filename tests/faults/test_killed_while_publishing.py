@@ -11,14 +11,18 @@ from tiny_families import tiny_of
 
 from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Stop
+from stepstream.learner.lineage import Versions
 from stepstream.learner.model.checkpoint import describe, folder_of, verify, write_root
-from stepstream.learner.publish import code_version, publish_version
+from stepstream.learner.publish import code_version, publish_version, remove_leftovers
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
+from stepstream.topics.ids import new_event_id
 
 pytest_plugins = ["memory_folder"]
 
-PUBLISHING = ("learner/model/checkpoint.py", "learner/publish.py")
+PUBLISHING = (
+    "learner/model/checkpoint.py", "learner/model/snapshot.py", "learner/publish.py", "learner/unfinished.py",
+)  # fmt: skip
 
 
 class Log:
@@ -68,7 +72,8 @@ class Publication:
 
     def publish(self) -> None:
         publish_version(
-            self.settings, self.log, self.trainer, self.parent, self.root,  # type: ignore[arg-type]
+            self.settings, self.log, self.trainer.snapshot(), self.parent, self.root,  # type: ignore[arg-type]
+            event_id=new_event_id(),
             inputs=[new_update_input(update=1, partitions=[0], offsets=[7])], resume_offsets={0: 8}, metrics={},
             stop=Stop(),
         )  # fmt: skip
@@ -79,15 +84,24 @@ def test_a_kill_at_any_line_of_publishing_leaves_no_partial_version(memory_path:
     publication = Publication(memory_path)
     lines = executed_lines(PUBLISHING, publication.publish)
     assert len(lines) > 60
-    (published,) = publication.log.events()
+    events = publication.log.events()
+    (published,) = events
     expected = {file["path"]: file["sha256"] for file in published["files"]}
     for line in lines:
         (publication.data / "log").unlink()
-        shutil.rmtree(folder_of(published["uri"]), ignore_errors=True)
+        for event in events:
+            shutil.rmtree(folder_of(event["uri"]), ignore_errors=True)
         assert is_killed_at(line, PUBLISHING, publication.publish)
+        versions = Versions()
+        for event in publication.log.events():
+            versions.fold(event)
+        remove_leftovers(publication.settings, versions)  # as the next owner does
         for event in publication.log.events():
             verify(folder_of(event["uri"]), event["files"])
             assert event["files"] == published["files"]
+        named = {folder_of(event["uri"]).name for event in publication.log.events()}
+        assert {path.name for path in publication.root.parent.iterdir()} == {"0"} | named, line
         publication.publish()  # as a restarted learner does
-        published = publication.log.events()[-1]
+        events = publication.log.events()
+        published = events[-1]
         assert {file["path"]: file["sha256"] for file in describe(folder_of(published["uri"]))} == expected, line

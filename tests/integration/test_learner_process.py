@@ -227,6 +227,29 @@ def test_a_new_root_starts_a_lineage_in_a_running_learner(lab: LearnerLab) -> No
     assert f"another learner published {lab.model}@4" in lab.learner.log_text.splitlines()[-1]
 
 
+def test_roots_that_are_published_while_the_learner_publishes_take_no_number_twice(lab: LearnerLab) -> None:
+    root = publish_root(lab.settings, lab.base, lab.model)
+    lab.learner.start()
+    for number in range(3):
+        at = root["version"]
+        lab.produce(*(f"g{number}-{n}" for n in range(4 * PER_VERSION)), versions=(at, at))
+        lab.wait_for(at + 1)
+        root = publish_root(lab.settings, lab.base, lab.model)
+    at = root["version"]
+    lab.produce(*(f"last{n}" for n in range(2 * PER_VERSION)), versions=(at, at))
+    lab.wait_for(at + 2)
+    assert lab.learner.stop() == 0
+    published = [record for record in lab.records("checkpoints").values() if record["model"] == lab.model]
+    # Retention sends some events again.
+    numbers = sorted(version for version, _ in {(record["version"], record["event_id"]) for record in published})
+    assert numbers == list(range(len(numbers)))
+    assert [record["version"] for record in published if record["parent_version"] is None][-1] == root["version"]
+    versions = lab.versions()
+    assert versions.lineage(versions.get(lab.model, root["version"] + 2))[-1] == root
+    folders = {folder_of(record["uri"]).name for record in published}
+    assert {path.name for path in folder_of(root["uri"]).parent.iterdir() if path.is_dir()} == folders
+
+
 def test_rebuild_errors_name_the_version_or_file(lab: LearnerLab) -> None:
     publish_root(lab.settings, lab.base, lab.model)
     unknown = lab.cli(rebuild, f"{lab.model}@7")

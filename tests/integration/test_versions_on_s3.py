@@ -10,10 +10,9 @@ import pytest
 import s3fs
 import torch
 from s3_server import BUCKET, SECRET, S3Server
-from version_lineage import Lineage
+from version_lineage import Lineage, published_weights
 
 from stepstream.core.process import Fatal
-from stepstream.learner.model import lora
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import VersionRejected
@@ -97,8 +96,7 @@ def test_each_form_is_served_and_resumed_from_s3(
         assert {object_of(checkpoint, file["path"]) for file in checkpoint["files"]} <= in_store
 
     found = learner.served(second, tmp_path / "worker")
-    snapshot = learner.trainer.snapshot()
-    weights = snapshot.weights if snapshot.adapter is None else lora.merged(snapshot.weights, snapshot.adapter)
+    weights = published_weights(learner.trainer)
     for name, value in found.items():
         torch.testing.assert_close(value, weights[name].bfloat16(), atol=0, rtol=0 if form != "lora" else 1e-2)
     assert not list((tmp_path / "worker").rglob("optimizer*")), "a worker does not download the training state"

@@ -7,6 +7,7 @@ from labelled_records import attempt, group_of
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.model.checkpoint import write_version
+from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.training.trainer import Trainer
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -14,6 +15,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "adapters": {"lora_rank": 4, "kl_weight": 0.1, "advantage": "hcapo"},
     "preferences": {"objective": "dpo", "activation_checkpointing": True, "precision": "bfloat16"},
 }
+
+
+def save(trainer: Trainer, parent: Path, target: Path) -> None:
+    """Write a version from all ranks; every rank must call this."""
+    snapshot = trainer.snapshot()
+    if current_ranks().rank:
+        snapshot.help_write()
+    else:
+        write_version(snapshot, parent, target)
 
 
 def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int, ...]) -> list[dict[str, float]]:
@@ -27,9 +37,7 @@ def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int,
         trainer.update(n, [[attempt(record) for record in group_of(f"{n}/{g}", 5)] for g in range(3)], version=1)
         for n in updates
     ]
-    snapshot = trainer.snapshot()
-    if snapshot.weights:
-        write_version(snapshot, folder, target)
+    save(trainer, folder, target)
     return figures
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from labelled_records import attempt, group_of
 from peak_tensors import PeakTensors
+from rank_training import save
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.sequences import TokenSequence
-from stepstream.learner.model.checkpoint import write_version
 from stepstream.learner.model.distributed import gather_full, local_shard
 from stepstream.learner.model.forward import _probe
 from stepstream.learner.model.policy import Policy
@@ -42,9 +42,7 @@ def trained(folder: Path, target: Path | None, updates: tuple[int, ...], fields:
         for n in updates
     ]
     if target is not None:
-        snapshot = trainer.snapshot()
-        if snapshot.weights:
-            write_version(snapshot, folder, target)
+        save(trainer, folder, target)
     weights = {name: gather_full(weight.detach()).numpy() for name, weight in trainer.policy.weights.items()}
     return {"weights": weights, "norms": [figure["grad_norm"] for figure in figures]}
 

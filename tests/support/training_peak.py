@@ -9,6 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.sequences import TokenSequence
+from stepstream.learner.model.checkpoint import write_version
+from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.model.policy import Policy
 
 _SIZES = {
@@ -28,11 +30,34 @@ def model_of(folder: Path, layers: int) -> Path:
     return folder
 
 
-def peak_of_steps(folder: Path, config: LearnerSettings) -> int:
-    """Return the most bytes of tensors in two optimizer steps, each of one full forward pass."""
+def _rows_of(config: LearnerSettings) -> list[TokenSequence]:
     ids = np.random.default_rng(0).integers(2000, size=(4, config.microbatch_tokens // 4))
     nothing: Any = np.zeros(0, np.int64)
-    rows = [TokenSequence(row, np.arange(1, row.size), np.zeros(0, np.float32), nothing, nothing) for row in ids]
+    return [TokenSequence(row, np.arange(1, row.size), np.zeros(0, np.float32), nothing, nothing) for row in ids]
+
+
+def peak_of_version(folder: Path, config: LearnerSettings, target: Path) -> int:
+    """Return the most bytes of tensors that this rank takes, beside those of the training, to write a version."""
+    policy = Policy(folder, config)
+    policy.learn(policy.logprobs(_rows_of(config)).sum())
+    policy.step(1e-4)
+    tensors = PeakTensors()
+    tensors.hold(policy.model.parameters())
+    for name in policy.weights:
+        tensors.hold(policy._optimizer.state_of(name).values())
+    before = tensors.held
+    with tensors:
+        snapshot = policy.snapshot()
+        if current_ranks().rank:
+            snapshot.help_write()
+        else:
+            write_version(snapshot, folder, target)
+    return tensors.peak - before
+
+
+def peak_of_steps(folder: Path, config: LearnerSettings) -> int:
+    """Return the most bytes of tensors in two optimizer steps, each of one full forward pass."""
+    rows = _rows_of(config)
     tensors = PeakTensors()
     with tensors:
         policy = Policy(folder, config)

@@ -16,6 +16,7 @@ from stepstream.learner.model.checkpoint import StoredWeights, cache_folder, wri
 from stepstream.learner.publish import publish_version
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
+from stepstream.topics.ids import new_event_id
 from stepstream.versions.fetch import fetch_version, fetch_whole
 from stepstream.versions.layout import weights_sha256
 from stepstream.versions.shared_memory import SharedVersions
@@ -35,6 +36,14 @@ class Log:
         self.sent.append(record)
 
     def flush(self) -> None: ...
+
+
+def published_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Return the weights that the trainer would publish now, in float32."""
+    weights = {name: weight.detach() for name, weight in trainer.policy.model.named_parameters()}
+    if not trainer.policy.snapshot().adapter:
+        return weights
+    return lora.merged(weights, trainer.policy.snapshot().adapter or {})
 
 
 class Lineage:
@@ -77,7 +86,8 @@ class Lineage:
         self.records |= records
         self.trainer.update(number, [[attempt_of(each, at, limits) for at, each in records.items()]], number - 1)
         self.base, self.folder = publish_version(
-            self.settings, self.log, self.trainer, self.base, self.folder,  # type: ignore[arg-type]
+            self.settings, self.log, self.trainer.snapshot(), self.base, self.folder,  # type: ignore[arg-type]
+            event_id=new_event_id(),
             inputs=[new_update_input(update=number, partitions=[0] * 4, offsets=[at for _, at in records])],
             resume_offsets={}, metrics={}, stop=Stop(), adapter_base=self._adapter_base,
             shared=self.shared,

@@ -51,6 +51,13 @@ class LearnerSettings(Section):
         unit="bytes",
         ge=0,
     )
+    stop_wait_s: float = setting(
+        20.0,
+        "Time that a stopped learner waits for a version in publication; a restart repeats the updates of one that is "
+        "not durable by then. The embedded stack kills a process 30 s after its stop.",
+        unit="s",
+        ge=0,
+    )
     signing_key: str = setting(
         "", "File of the private key that signs versions; `stepstream models keygen` creates it. Empty: unsigned."
     )

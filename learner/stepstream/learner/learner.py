@@ -18,6 +18,7 @@ from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.learner import SOURCE, metrics
+from stepstream.learner.background_publisher import BackgroundPublisher
 from stepstream.learner.data.attempt import Attempt, LogPosition
 from stepstream.learner.data.learning_signal import learning_signal_of
 from stepstream.learner.data.reader import Arrival, read_alarms, read_decisions
@@ -32,7 +33,7 @@ from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import cache_folder
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
-from stepstream.learner.publish import flush_producer, owner_of, publish_version, send
+from stepstream.learner.publish import flush_producer, owner_of, remove_leftovers, send
 from stepstream.learner.reporter import BackgroundSender, Reporter
 from stepstream.learner.retention import Retention
 from stepstream.learner.training.rank_zero import trainer_for
@@ -52,6 +53,9 @@ from stepstream.versions.shared_memory import SharedVersions
 log = logging.getLogger(__name__)
 
 _MB = 1_000_000
+_JOIN_S = 0.5
+_ROOT_WAIT_S = 10.0
+"""Time in which a learner that was fenced waits for a new root, from `stepstream models publish`."""
 _POLLS, _POLL_S = 5, 0.02
 """Number of reads, and seconds that each waits for records, before groups are checked again."""
 
@@ -67,17 +71,25 @@ def main(settings: Settings, stop: Stop) -> None:
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     codec = sealing_codec(settings)
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
-    owner = owner_of(settings, codec, settings.learner.model, stop)
     sender = BackgroundSender(settings.kafka, codec, stop)
     retention = Retention(settings, codec, stop)
     shared = SharedVersions(settings.paths.shared_memory, settings.learner.model, settings.learner.shared_memory_bytes)
     try:
         retention.take_over()
-        owner.take_over()
         while not stop:
-            versions = _wait_for_version(settings, codec, stop)
-            if versions is not None:
-                _Lineage(settings, codec, producer, owner, sender, retention, shared, versions, stop).train()
+            if _wait_for_version(settings, codec, stop) is None:
+                break
+            # A new producer each time: `stepstream models publish` fences the one of the lineage before.
+            owner = owner_of(settings, codec, settings.learner.model, stop)
+            owner.take_over()
+            versions = read_versions(settings.kafka, codec)
+            remove_leftovers(settings, versions)
+            lineage = _Lineage(settings, codec, producer, owner, sender, retention, shared, versions, stop)
+            try:
+                lineage.train()
+            except Fenced:
+                if not _finds_new_root(settings, codec, lineage, stop):
+                    raise
     except (VersionRejected, CannotTrain, UnknownVersion) as error:
         raise Fatal(str(error)) from error
     except Fenced as error:
@@ -111,8 +123,23 @@ def _wait_for_version(settings: Settings, codec: Codec, stop: Stop) -> Versions 
     return None
 
 
+def _finds_new_root(settings: Settings, codec: Codec, lineage: "_Lineage", stop: Stop) -> bool:
+    """Return True if `stepstream models publish` fenced this learner: its root follows within seconds."""
+    ends_s = time.monotonic() + _ROOT_WAIT_S
+    while True:
+        versions = read_versions(settings.kafka, codec)
+        if lineage.ends_at(versions):
+            return True
+        if lineage.is_continued_in(versions) or stop or time.monotonic() > ends_s:
+            return False
+        stop.wait(0.2)
+
+
 class _Lineage:
-    """The training of one lineage, from its newest version until `stop` is set or a new root is published."""
+    """The training of one lineage, from its newest version until `stop` is set or a new root is published.
+
+    `_base` is the newest durable version, `_version` the one that the weights are: the next while it is in publication.
+    """
 
     def __init__(
         self,
@@ -127,11 +154,13 @@ class _Lineage:
         stop: Stop,
     ) -> None:
         self._settings, self._codec, self._stop = settings, codec, stop
-        self._producer, self._owner, self._retention, self._shared = producer, owner, retention, shared
+        self._producer, self._retention = producer, retention
         self._config = settings.learner
         newest = versions.newest(self._config.model)
         assert newest is not None
         self._base: Checkpoint = newest
+        self._version = newest["version"]
+        self._updates_before = newest["updates"]
         self._folder = self._fetch(versions, self._base)
         line = versions.lineage(self._base)
         start, root = offsets_of(self._base), line[-1]["version"]
@@ -147,7 +176,9 @@ class _Lineage:
         alarms = read_alarms(settings.kafka, codec, stop)
         self._gap_alarm = GapAlarm(self._config.model, self._config.max_mu_gap, alarms)
         metrics.GAP_ALARM.set(self._gap_alarm.active is not None)
-        self._adapter_base = self._base_of_adapters()
+        self._publisher = BackgroundPublisher(
+            settings, owner, self._base, self._folder, self._base_of_adapters(), stop, shared
+        )
         self._trainer = trainer_for(
             self._folder, self._config, reference_folder(line[-1], self._config, partial(self._fetch, versions))
         )
@@ -198,14 +229,29 @@ class _Lineage:
         limits = self._trainer.limits(self._config.model)
         with closing(open_reader(self._settings, self._codec, limits, offsets_of(self._base))) as reader:
             while not self._stop:
+                self._take_published()
                 if self._read_arrivals(reader):
-                    return
+                    break
                 with self._reporter.time("fold"):
                     groups = self._buffer.take(self._config.groups_per_update, self._next_update())
                 if groups is not None:
                     self._update(groups)
                     if len(self._updates) >= self._config.updates_per_checkpoint:
-                        self._publish()
+                        self._start_version()
+        self._await_published()
+
+    def is_continued_in(self, versions: Versions) -> bool:
+        """Return True if another learner published a version after this one's newest."""
+        newest = versions.newest(self._config.model)
+        return newest is not None and newest["version"] > self._base["version"]
+
+    def ends_at(self, versions: Versions) -> bool:
+        """Return True if the model's newest version is the root of a newer lineage."""
+        newest = versions.newest(self._config.model)
+        is_new = newest is not None and newest["parent_version"] is None and newest["version"] > self._base["version"]
+        if is_new and newest is not None:
+            log.info("%s begins a new lineage: training ends at version %d", name_of(newest), self._base["version"])
+        return is_new
 
     def _is_full(self) -> bool:
         """Return True if ready groups take more memory than allowed, and the next update can take some of them."""
@@ -213,7 +259,7 @@ class _Lineage:
         return is_over and self._buffer.has(self._config.groups_per_update, self._next_update())
 
     def _next_update(self) -> int:
-        return self._base["updates"] + len(self._updates) + 1
+        return self._updates_before + len(self._updates) + 1
 
     def _read_arrivals(self, reader: AheadReader) -> bool:
         """Fold the records read so far; wait briefly if there are none and no group is ready.
@@ -269,6 +315,8 @@ class _Lineage:
         """
         if checkpoint["model"] != self._config.model or checkpoint["version"] <= self._base["version"]:
             return False
+        if checkpoint["event_id"] == self._publisher.event_id:
+            return False  # its own, before the acknowledgement
         name = f"{checkpoint['model']}@{checkpoint['version']}"
         if checkpoint["parent_version"] is None:
             log.info("%s begins a new lineage: training ends at version %d", name, self._base["version"])
@@ -276,7 +324,7 @@ class _Lineage:
         raise Fatal(f"another learner published {name}: run only one learner per model")
 
     def _update(self, groups: list[list[Attempt]]) -> None:
-        version, number = self._base["version"], self._next_update()
+        version, number = self._version, self._next_update()
         attempts = [attempt for group in groups for attempt in group]
         with self._reporter.time("train"):
             figures = self._trainer.update(number, groups, version)
@@ -299,47 +347,72 @@ class _Lineage:
         if alarm := self._gap_alarm.decide(figures, version, trajectories, now_us()):
             self._reporter.report_alarm(alarm)
 
-    def _publish(self) -> None:
+    def _start_version(self) -> None:
+        """Copy the state and publish it from a thread; block until the version before is durable."""
+        self._await_published()
         with self._reporter.time("publish"):
-            # Decisions and dead letters must be durable before the resume offsets pass their records.
-            self._reporter.flush()
             flush_producer(self._producer, self._stop)
-            self._base, self._folder = publish_version(
-                self._settings,
-                self._owner,
-                self._trainer,
-                self._base,
-                self._folder,
+            self._publisher.start(
+                self._trainer.snapshot(),
+                # Decisions must be durable before the resume offsets pass their records.
+                before=self._reporter.flush,
                 inputs=self._updates,
                 resume_offsets=self._buffer.resume_offsets(),
                 metrics=_summary(self._update_figures),
-                stop=self._stop,
-                adapter_base=self._adapter_base,
-                shared=self._shared,
             )
+        self._reporter.begin_publication()
+        self._version += 1
+        self._updates_before += len(self._updates)
         self._updates, self._update_figures = [], []
+        self._buffer.advance(self._version)
+        self._count()
+
+    def _await_published(self) -> None:
+        """Block until no version is in publication.
+
+        Raises:
+            Fatal: a stop was requested, and it was not durable within `learner.stop_wait_s`.
+        """
+        ends_s = None
+        while self._publisher.is_busy:
+            if self._stop and ends_s is None:
+                ends_s = time.monotonic() + self._config.stop_wait_s
+            if ends_s is not None and time.monotonic() > ends_s:
+                raise Fatal(
+                    f"stopped before {self._config.model}@{self._version} was durable: it is not published, and a "
+                    "restart repeats its updates; raise learner.stop_wait_s"
+                )
+            with self._reporter.time("publish"):
+                self._take_published(_JOIN_S)
+
+    def _take_published(self, wait_s: float = 0.0) -> None:
+        """Go on from the version in publication if it is durable."""
+        published = self._publisher.take(wait_s)
+        if published is None:
+            return
+        self._base, self._folder = published.checkpoint, published.folder
         self._trainer.policy.take_base_from(self._folder)
         self._retention.prune_after(self._base)
         self._reporter.report_published(self._base["version"])
-        self._buffer.advance(self._base["version"])
-        self._count()
         figures = self._base["metrics"]
         metrics.VERSION.set(self._base["version"])
+        metrics.PUBLICATION.observe(published.seconds)
         log.info(
-            "published %s@%d: reward %.3f, loss %.4f, staleness at most %.0f, clip share %.3f, effective share %.2f",
-            self._base["model"], self._base["version"], figures["reward"], figures["loss"], figures["staleness_max"],
+            "published %s in %.1f s: reward %.3f, loss %.4f, staleness at most %.0f, clip share %.3f, "
+            "effective share %.2f",
+            name_of(self._base), published.seconds, figures["reward"], figures["loss"], figures["staleness_max"],
             figures["clip_share"], figures["effective_share"],
         )  # fmt: skip
 
     def _send_dead_letter(self, letter: DeadLetter) -> None:
-        """Queue a dead letter; `_publish` makes it durable before the resume offsets pass the record."""
+        """Queue a dead letter; `_start_version` makes it durable before the resume offsets pass the record."""
         log.warning("dead letter, offset %d: %s: %s", letter["offset"], letter["error"], letter["reason"])
         metrics.DEAD_LETTERS.labels(letter["error"]).inc()
         send(self._producer, DEAD_LETTERS, (letter["key"] or b"").decode(), letter, self._stop)
         self._producer.poll()
 
     def _count(self) -> None:
-        self._reporter.report_dropped(self._buffer.take_drops(), self._base["version"])
+        self._reporter.report_dropped(self._buffer.take_drops(), self._version)
         metrics.DUPLICATES.inc(self._buffer.dropped.pop("duplicate", 0))
         metrics.READY.set(self._buffer.ready())
         metrics.WAITING.set(self._buffer.waiting())

@@ -45,6 +45,11 @@ FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["fig
 READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
 WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")
 SECONDS = Counter("stepstream_learner_seconds", "Time by activity: train, publish, fold, wait, read.", ["activity"])
+PUBLICATION = Histogram(
+    "stepstream_learner_publication_seconds",
+    "Time from the copy of a version's state to the acknowledgement of its event; training goes on meanwhile.",
+    buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
+)
 READER_CPU = Counter(
     "stepstream_learner_reader_cpu_seconds", "CPU time of the thread that reads and decodes while updates run."
 )

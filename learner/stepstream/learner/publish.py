@@ -7,8 +7,8 @@ import logging
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE
-from stepstream.learner.lineage import read_versions
+from stepstream.learner.lineage import Versions, read_versions
 from stepstream.learner.metrics import SHARED
 from stepstream.learner.model.checkpoint import (
     cache_folder,
@@ -31,7 +31,8 @@ from stepstream.learner.model.checkpoint import (
     write_version,
 )
 from stepstream.learner.model.distributed import current_ranks
-from stepstream.learner.training.trainer import Trainer
+from stepstream.learner.model.snapshot import Snapshot
+from stepstream.learner.unfinished import marked_address, marked_folder, remove_unfinished
 from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, RegistryUnavailable
@@ -45,7 +46,7 @@ from stepstream.topics.events import (
     new_checkpoint,
     new_partition_offset,
 )
-from stepstream.topics.exclusive_producer import ExclusiveProducer
+from stepstream.topics.exclusive_producer import ExclusiveProducer, Fenced
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 from stepstream.versions.layout import WEIGHTS, folder_name, weights_sha256
@@ -55,6 +56,7 @@ from stepstream.versions.store import is_remote, upload
 
 log = logging.getLogger(__name__)
 
+_ROOT_ATTEMPTS = 3
 _GRACE_S = 5.0
 """Seconds after which `flush_producer` gives up once a stop was requested."""
 
@@ -62,38 +64,69 @@ _GRACE_S = 5.0
 def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bool = False) -> Checkpoint:
     """Publish a model's folder as the root of a new lineage, numbered after the newest version of the model.
 
-    The folder is copied below the checkpoints folder. The new lineage reads labelled trajectories from now on, or from
-    the beginning of the log with `from_start`. Blocks until the event is durable.
+    A running learner of the model goes on from it; a version that it has in publication does not take effect. The
+    folder is copied below the checkpoints folder. The new lineage reads labelled trajectories from now on, or from the
+    beginning of the log with `from_start`. Blocks until the event is durable.
 
     Raises:
         CheckpointFault: the folder is not a model in Hugging Face form.
+        Fatal: the store does not accept a file, or learners of the model keep taking over.
         KafkaUnavailable: no broker answers within its deadline.
     """
     wait_for_kafka(settings.kafka)
     with closing(Codec(settings.schema_registry)) as codec:
-        newest = read_versions(settings.kafka, codec).newest(model)
-        version = newest["version"] + 1 if newest else 0
         with EventConsumer(settings.kafka, codec) as consumer:
             start = {} if from_start else consumer.end_offsets(LABELED_TRAJECTORIES)
         event_id = new_event_id()
-        target = _local_target(settings, model, version, event_id)
-        files = write_root(folder, target)
-        uri = _stored(settings, model, target)
+        # The folder is named by the number that the version has if nobody publishes meanwhile.
+        target = _local_target(settings, model, _next_version(settings, codec, model), event_id)
+        with _marked(settings, model, [target], "models publish"):
+            files = write_root(folder, target)
+            uri = _stored(settings, model, target)
+            checkpoint = _announce_root(
+                settings,
+                codec,
+                model,
+                lambda version: _checkpoint(settings, model, version, event_id, uri, files, start),
+            )
         if target.parent.parent == _upload_folder(settings):
             shutil.rmtree(target, ignore_errors=True)
-        checkpoint = _checkpoint(settings, model, version, event_id, uri, files, start)
-        sign_version(settings, checkpoint)
-        announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
     return checkpoint
+
+
+def _announce_root(settings: Settings, codec: Codec, model: str, describe: Callable[[int], Checkpoint]) -> Checkpoint:
+    """Send the event of a root as the owner of the model's versions, so that no learner takes the same number.
+
+    A running learner is fenced, finds the root, and goes on from it.
+    """
+    stop = Stop()
+    for _ in range(_ROOT_ATTEMPTS):
+        producer = owner_of(settings, codec, model, stop)
+        producer.take_over()
+        checkpoint = describe(_next_version(settings, codec, model))
+        sign_version(settings, checkpoint)
+        try:
+            announce(producer, checkpoint, stop)
+        except Fenced as error:
+            log.warning("a learner of '%s' took over meanwhile (%s): trying again", model, error)
+        else:
+            return checkpoint
+    raise Fatal(f"'{model}' was not published: other learners of the model took over {_ROOT_ATTEMPTS} times; try again")
+
+
+def _next_version(settings: Settings, codec: Codec, model: str) -> int:
+    newest = read_versions(settings.kafka, codec).newest(model)
+    return newest["version"] + 1 if newest else 0
 
 
 def publish_version(
     settings: Settings,
     producer: EventProducer,
-    trainer: Trainer,
+    snapshot: Snapshot,
     parent: Checkpoint,
     parent_folder: Path,
     *,
+    event_id: str,
     inputs: Sequence[UpdateInput],
     resume_offsets: Mapping[int, int],
     metrics: Mapping[str, float],
@@ -101,7 +134,7 @@ def publish_version(
     adapter_base: int | None = None,
     shared: SharedVersions | None = None,
 ) -> tuple[Checkpoint, Path]:
-    """Publish the trainer's state as the version after `parent`, in four steps.
+    """Publish a trainer's state as the version after `parent`, in four steps. Other ranks call `Snapshot.help_write`.
 
     0. Before the call: decisions and dead letters about records before `resume_offsets` are durable.
     1. Write the files to a scratch folder, sync them, rename the folder, and upload it if versions are in a store. A
@@ -115,9 +148,10 @@ def publish_version(
     Args:
         settings: settings.
         producer: owner of the model's versions.
-        trainer: policy in training.
+        snapshot: state of the trainer.
         parent: version that the updates began from.
         parent_folder: its local folder.
+        event_id: id of the version's event.
         inputs: trained log positions.
         resume_offsets: offsets at which a learner of this version starts to read.
         metrics: figures of the updates.
@@ -131,37 +165,64 @@ def publish_version(
         Fatal: the store does not accept a file; or a stop was requested before the event was durable.
     """
     model, version = parent["model"], parent["version"] + 1
-    event_id = new_event_id()
-    form = settings.learner.version_format
-    lora = form == "lora" and adapter_base is not None
-    folder = _local_target(settings, model, version, event_id, keep=form == "delta")
-    files = write_version(trainer.snapshot(), parent_folder, folder, adapters_only=lora)
-    digest, published, is_delta = weights_sha256(files), folder, False
-    if form == "delta":
-        published = _local_target(settings, model, version, event_id)
-        delta = None
-        if version % settings.learner.full_every:
-            delta = write_as_delta(folder, parent_folder, published)
-        is_delta = delta is not None
-        files = delta if delta is not None else write_copy(folder, published)
-    uri = _stored(settings, model, published)
-    checkpoint = _checkpoint(settings, model, version, event_id, uri, files, resume_offsets)
-    checkpoint["weights_sha256"] = digest
-    checkpoint["format"] = "lora" if lora else "delta" if is_delta else "full"
-    checkpoint["base_version"] = adapter_base if lora else parent["version"] if is_delta else None
-    checkpoint["parent_version"] = parent["version"]
-    checkpoint["inputs"] = list(inputs)
-    checkpoint["updates"] = parent["updates"] + len(inputs)
-    checkpoint["metrics"] = dict(metrics)
-    sign_version(settings, checkpoint)
-    if shared is not None and (outcome := shared.put(version, event_id, folder / WEIGHTS)):
-        SHARED.labels(outcome).inc()
-    announce(producer, checkpoint, stop)
+    is_delta_form = settings.learner.version_format == "delta"
+    published = _local_target(settings, model, version, event_id)
+    folder = _local_target(settings, model, version, event_id, keep=True) if is_delta_form else published
+    with _marked(settings, model, dict.fromkeys((folder, published)), owner_id(model)):
+        lora = settings.learner.version_format == "lora" and adapter_base is not None
+        files = write_version(snapshot, parent_folder, folder, adapters_only=lora)
+        digest, is_delta = weights_sha256(files), False
+        if is_delta_form:
+            delta = None
+            if version % settings.learner.full_every:
+                delta = write_as_delta(folder, parent_folder, published)
+            is_delta = delta is not None
+            files = delta if delta is not None else write_copy(folder, published)
+        uri = _stored(settings, model, published)
+        checkpoint = _checkpoint(settings, model, version, event_id, uri, files, resume_offsets)
+        checkpoint["weights_sha256"] = digest
+        checkpoint["format"] = "lora" if lora else "delta" if is_delta else "full"
+        checkpoint["base_version"] = adapter_base if lora else parent["version"] if is_delta else None
+        checkpoint["parent_version"] = parent["version"]
+        checkpoint["inputs"] = list(inputs)
+        checkpoint["updates"] = parent["updates"] + len(inputs)
+        checkpoint["metrics"] = dict(metrics)
+        sign_version(settings, checkpoint)
+        if shared is not None and (outcome := shared.put(version, event_id, folder / WEIGHTS)):
+            SHARED.labels(outcome).inc()
+        announce(producer, checkpoint, stop)
     if parent_folder.parent.parent in (_kept_folder(settings), _upload_folder(settings)):
         shutil.rmtree(parent_folder, ignore_errors=True)
     if published != folder and published.parent.parent == _upload_folder(settings):
         shutil.rmtree(published, ignore_errors=True)
     return checkpoint, folder
+
+
+def remove_leftovers(settings: Settings, versions: Versions) -> None:
+    """Remove what crashes left of versions of the configured model; for the owner of its versions."""
+    model = settings.learner.model
+    folders = [checkpoints_folder(settings), _kept_folder(settings), _upload_folder(settings)]
+    remove_unfinished(
+        versions.by_model.get(model, {}).values(),
+        [folder / model for folder in folders],
+        settings.learner.checkpoints,
+        model,
+        owner_id(model),
+    )
+
+
+@contextmanager
+def _marked(settings: Settings, model: str, folders: Iterable[Path], owner: str) -> Iterator[None]:
+    """Mark local folders of one version, and its address in a store, until the block ends without a fault."""
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(marked_folder(folder))
+            name = folder.name
+        try:
+            stack.enter_context(marked_address(settings.learner.checkpoints, model, name, owner))
+        except OSError as error:
+            raise _refused(settings.learner.checkpoints, error) from error
+        yield
 
 
 def _local_target(settings: Settings, model: str, version: int, event_id: str, *, keep: bool = False) -> Path:
@@ -197,13 +258,22 @@ def _stored(settings: Settings, model: str, folder: Path) -> str:
     try:
         upload(folder, uri)
     except OSError as error:
-        raise Fatal(f"learner.checkpoints: {uri} cannot be written, the version is not published: {error}") from error
+        raise _refused(uri, error) from error
     return uri
+
+
+def _refused(uri: str, error: OSError) -> Fatal:
+    return Fatal(f"learner.checkpoints: {uri} cannot be written, the version is not published: {error}")
+
+
+def owner_id(model: str) -> str:
+    """Return the transactional id of the producer of a model's versions."""
+    return f"learner/{model}"
 
 
 def owner_of(settings: Settings, codec: Codec, model: str, stop: Stop) -> ExclusiveProducer:
     """Return the producer of a model's versions; `take_over` fences the learner that had the model before."""
-    return ExclusiveProducer(settings.kafka, codec, SOURCE, f"learner/{model}", lambda: bool(stop))
+    return ExclusiveProducer(settings.kafka, codec, SOURCE, owner_id(model), lambda: bool(stop))
 
 
 def sign_version(settings: Settings, checkpoint: Checkpoint) -> None:

@@ -126,10 +126,15 @@ Groups = Sequence[Sequence[Attempt]]
 
 
 class Reporter:
-    """Reports drops, updates and trained attempts of one lineage. Only `flush` blocks."""
+    """Reports drops, updates and trained attempts of one lineage. Only `flush` blocks.
+
+    While a version is in publication, events are held back: they may name it, and a crash would take it back.
+    """
 
     def __init__(self, decider: Decider, sender: BackgroundSender) -> None:
         self._decider, self._sender = decider, sender
+        self._held: list[SentRecord] | None = None
+        self._in_publication: list[tuple[int, int, Groups]] = []
         self._dropped: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._unpublished: list[tuple[int, int, Groups]] = []
@@ -151,7 +156,7 @@ class Reporter:
         self._dropped.update(drop.reason for drop in drops)
         for drop in drops:
             metrics.DROPPED.labels(drop.reason).inc()
-        self._sender.put(
+        self._put(
             (TRAINING_DECISIONS, drop.attempt.trajectory_id, self._decider.dropped(drop, version)) for drop in drops
         )
 
@@ -174,22 +179,29 @@ class Reporter:
             if lag.tokens
         ]
         event = self._decider.update(number, version, groups, figures, buckets, self._dropped, self._seconds)
-        self._sender.put([(LEARNER_UPDATES, event["model"], event)])
+        self._put([(LEARNER_UPDATES, event["model"], event)])
         self._dropped.clear()
         self._seconds.clear()
         _update_metrics(version, groups, figures, lags)
 
+    def begin_publication(self) -> None:
+        """Hold back all events until `report_published`: a version with the updates so far is in publication."""
+        self._in_publication, self._unpublished = self._unpublished, []
+        self._held = []
+
     def report_published(self, version: int) -> None:
-        """Report the attempts of all unpublished updates as trained in `version`, which must be durable."""
-        for number, trained_from, groups in self._unpublished:
+        """Report the attempts of the version in publication, which must be durable, and what was held back."""
+        held, self._held = self._held or [], None
+        for number, trained_from, groups in self._in_publication:
             use = Use(number, trained_from, version)
             for group in groups:
                 self.report_trained(group, [use])
-        self._unpublished = []
+        self._in_publication = []
+        self._put(held)
 
     def report_trained(self, attempts: Iterable[Attempt], uses: Sequence[Use]) -> None:
         """Report attempts as part of published versions; a repetition after a crash has the same event ids."""
-        self._sender.put(
+        self._put(
             (TRAINING_DECISIONS, attempt.trajectory_id, self._decider.trained(attempt, use))
             for attempt in attempts
             for use in uses
@@ -203,12 +215,18 @@ class Reporter:
         self._sender.put([(ALARMS, alarm["alarm_id"], alarm)])
 
     def flush(self) -> None:
-        """Block until every report is durable.
+        """Block until every report that is not held back is durable; for any thread.
 
         Raises:
             Fatal: a stop was requested first.
         """
         self._sender.flush()
+
+    def _put(self, events: Iterable[SentRecord]) -> None:
+        if self._held is None:
+            self._sender.put(events)
+        else:
+            self._held.extend(events)
 
 
 def _update_metrics(version: int, groups: Groups, figures: dict[str, float], lags: Sequence[Bucket]) -> None:

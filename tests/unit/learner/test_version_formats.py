@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from version_lineage import Lineage
+from version_lineage import Lineage, published_weights
 
 from stepstream.core.process import Fatal
-from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import describe
 from stepstream.learner.rebuild import rebuild_from
 from stepstream.versions.fetch import fetch_adapter, fetch_version
@@ -37,8 +36,7 @@ def test_each_form_is_resumed_from_bit_for_bit_and_serves_the_learner_s_weights(
     for _ in range(4):
         published.append(straight.publish())
         found = straight.served(published[-1], tmp_path / "worker")
-        snapshot = straight.trainer.snapshot()
-        weights = snapshot.weights if snapshot.adapter is None else lora.merged(snapshot.weights, snapshot.adapter)
+        weights = published_weights(straight.trainer)
         for name, value in found.items():
             torch.testing.assert_close(value, weights[name].bfloat16(), atol=0, rtol=0 if form != "lora" else 1e-2)
     assert [checkpoint["format"] for checkpoint in published] == expected

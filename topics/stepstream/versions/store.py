@@ -61,6 +61,34 @@ def upload(folder: Path, uri: str) -> None:
                 system.put_file(str(path), target)
 
 
+def write_object(uri: str, name: str, content: bytes) -> None:
+    """Write a small object of a store.
+
+    Raises:
+        OSError: the store does not accept it.
+    """
+    system, root = _system_of(uri)
+    with _client_errors():
+        if urlsplit(uri).scheme not in _WITHOUT_FOLDERS:
+            system.makedirs(root, exist_ok=True)
+        system.pipe_file(f"{root}/{name}", content)
+
+
+def read_objects(uri: str) -> list[tuple[str, bytes]]:
+    """Return the small objects directly below an address of a store, by name.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    system, root = _system_of(uri)
+    with _client_errors():
+        system.invalidate_cache()
+        if not system.exists(root):
+            return []
+        paths = sorted(system.ls(root, detail=False))
+        return [(path.rpartition("/")[2], system.cat_file(path)) for path in paths if not path.endswith("/")]
+
+
 def remove(uri: str, part: str = "") -> None:
     """Remove the folder at an address, or a part of it; what does not exist is removed already.
 

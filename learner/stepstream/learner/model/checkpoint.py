@@ -1,103 +1,31 @@
 """Write, describe and verify the folder of a version: what is served in `weights/`, the learner's state in `training/`.
 
 A folder appears under its name complete and durable, or not at all: it is written next to the target, synced and
-renamed. A `Snapshot` is the trainer's state, complete and on the CPU, from which the files are written.
+renamed.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from stepstream.config import Settings
-from stepstream.learner.model import lora
-from stepstream.learner.model.critic import CRITIC
-from stepstream.learner.model.pretrained import save_model
-from stepstream.learner.model.tensor_files import TensorFiles
+from stepstream.learner.model.snapshot import Snapshot, link
 from stepstream.topics.events import CheckpointFile, new_checkpoint_file
 from stepstream.versions import layout
 from stepstream.versions.delta import write_delta
-from stepstream.versions.layout import VersionRejected, indexed_files, role_of_path, training_folder, weights_folder
+from stepstream.versions.layout import VersionRejected, indexed_files, role_of_path, weights_folder
 
-OPTIMIZER = "optimizer.safetensors"
 _OTHER_FORMS = (".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".tflite")
 """Suffixes of files with the same weights in another form."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state of a policy between two updates."""
-
-    model: Any
-    """Hugging Face model that gives the kind and the configuration."""
-    weights: Mapping[str, Tensor]
-    """By the names of the model's parameters, including those of adapters."""
-    dtype: torch.dtype
-    """Precision of the published weights."""
-    optimizer: Mapping[str, Tensor]
-    adapter: Mapping[str, Any] | None = None
-    """Configuration of the adapters; None: all weights are trained."""
-    base: Path | None = None
-    """Folder of the model that the adapters belong to."""
-    critic: Mapping[str, Tensor] = field(default_factory=dict)
-    """Value head and its optimizer state; empty: no critic."""
-
-    def write(self, folder: Path) -> None:
-        """Write `weights/` and `training/` into an existing folder; the same values give the same bytes."""
-        served, training = folder / layout.WEIGHTS, folder / layout.TRAINING
-        served.mkdir()
-        training.mkdir()
-        weights = self.weights if self.adapter is None else lora.merged(self.weights, self.adapter)
-        save_model(self.model, weights, self.dtype, served)
-        save_file(dict(self.optimizer), training / OPTIMIZER)
-        if self.critic:
-            save_file(dict(self.critic), training / CRITIC)
-        if self.adapter is not None and self.base is not None:
-            self._write_adapter(training / lora.ADAPTER)
-            (training / lora.BASE).mkdir()
-            for file in ("config.json", *indexed_files(self.base)):
-                _link(self.base / file, training / lora.BASE / file)
-            write_index(training / lora.BASE)
-
-    def write_adapters(self, folder: Path) -> None:
-        """Write `weights/adapter/` and `training/`, without the weights that the adapters belong to."""
-        training = folder / layout.TRAINING
-        training.mkdir()
-        self._write_adapter(folder / layout.WEIGHTS / lora.ADAPTER)
-        save_file(dict(self.optimizer), training / OPTIMIZER)
-        if self.critic:
-            save_file(dict(self.critic), training / CRITIC)
-
-    def _write_adapter(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        (folder / lora.CONFIG).write_text(json.dumps(self.adapter, indent=2, sort_keys=True) + "\n")
-        save_file(lora.adapters_in(self.weights), folder / lora.WEIGHTS)
-
-
-def optimizer_files(folder: Path) -> TensorFiles:
-    """Open the optimizer's state; empty for a root, which has none."""
-    file = training_folder(folder) / OPTIMIZER
-    return TensorFiles([file] if file.exists() else [])
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    """Create a hard link to a file that never changes; a copy across file systems."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 class CheckpointFault(VersionRejected):
@@ -153,10 +81,13 @@ def write_root(source: Path, target: Path) -> list[CheckpointFile]:
 def write_version(
     snapshot: Snapshot, parent: Path, target: Path, *, adapters_only: bool = False
 ) -> list[CheckpointFile]:
-    """Write a trainer's state and the parent's other files (tokenizer, templates), and describe the files."""
+    """Write a trainer's state and the parent's other files (tokenizer, templates), and describe the files.
+
+    For rank 0; the other ranks call `Snapshot.help_write`.
+    """
     with _atomic_folder(target) as scratch:
         if adapters_only:
-            snapshot.write_adapters(scratch)
+            snapshot.write(scratch, adapters_only=True)
             _copy_beside_weights(weights_folder(parent), scratch / layout.WEIGHTS)
         else:
             write_files(snapshot, parent, scratch)
@@ -177,7 +108,7 @@ def write_as_delta(full: Path, parent: Path, target: Path) -> list[CheckpointFil
                 raise _NoDelta
             _copy_beside_weights(full / layout.WEIGHTS, served)
             if (full / layout.TRAINING).is_dir():
-                shutil.copytree(full / layout.TRAINING, scratch / layout.TRAINING, copy_function=_link)
+                shutil.copytree(full / layout.TRAINING, scratch / layout.TRAINING, copy_function=link)
     except _NoDelta:
         return None
     return describe(target)
@@ -186,7 +117,7 @@ def write_as_delta(full: Path, parent: Path, target: Path) -> list[CheckpointFil
 def write_copy(source: Path, target: Path) -> list[CheckpointFile]:
     """Write a version that is complete in `source` under another name, without a second copy where that is possible."""
     with _atomic_folder(target) as scratch:
-        shutil.copytree(source, scratch, copy_function=_link, dirs_exist_ok=True)
+        shutil.copytree(source, scratch, copy_function=link, dirs_exist_ok=True)
     return describe(target)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from stepstream.config import LearnerSettings
 from stepstream.core.process import Fatal
+from stepstream.learner.model.rank_groups import open_groups
 
 
 def is_exact(config: LearnerSettings) -> bool:
@@ -76,8 +77,6 @@ T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 _UPDATE_TIMEOUT = timedelta(minutes=30)
 """Time after which a rank that does not answer during an update ends the others."""
-_IDLE_TIMEOUT = timedelta(days=3650)
-"""How long the other ranks wait for the next command of rank 0, which waits for data to train on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,28 +149,9 @@ def join_ranks(exact: bool = True) -> Iterator[Ranks]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=_UPDATE_TIMEOUT)
-    _ControlGroup.group = dist.new_group(timeout=_IDLE_TIMEOUT, backend="gloo")
+    open_groups()
     yield current_ranks()
     dist.destroy_process_group()  # not after a fault: the ranks would wait for each other
-
-
-def broadcast(command: Any) -> None:
-    """Send a picklable object to the other ranks; for rank 0."""
-    dist.broadcast_object_list([command], 0, _ControlGroup.group)
-
-
-def receive() -> Any:
-    """Wait for the next object from rank 0 and return it; for the other ranks.
-
-    Raises:
-        Fatal: rank 0 is gone.
-    """
-    received = [None]
-    try:
-        dist.broadcast_object_list(received, 0, _ControlGroup.group)
-    except RuntimeError as error:
-        raise Fatal(f"rank 0 is gone ({str(error).splitlines()[0]})") from None
-    return received[0]
 
 
 def ensure_group(device: str) -> None:
@@ -284,6 +264,16 @@ def local_rows(tensor: Tensor) -> tuple[int, int] | None:
     return first, first + tensor.to_local().shape[0]
 
 
+def is_first_copy(tensor: Tensor) -> bool:
+    """Return True if this rank is the first of those that hold the same rows of a tensor."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return current_ranks().rank == 0
+    mesh = tensor.device_mesh
+    return all(p.is_shard() or mesh.get_local_rank(dimension) == 0 for dimension, p in enumerate(tensor.placements))
+
+
 def set_present_ranks(count: int) -> None:
     """Set the number of ranks that have a batch in the round whose gradients come next."""
     _ORDERED.present = count
@@ -318,12 +308,6 @@ def _die_with_launcher() -> None:
     """Let the kernel end this process when torchrun is killed: nothing else would end a waiting rank."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-class _ControlGroup:
-    """The process group of rank 0's commands, separate from that of the training."""
-
-    group: dist.ProcessGroup | None = None
 
 
 class _OrderedReduceScatter:

@@ -7,7 +7,7 @@ from the sum bit for bit.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -129,16 +129,32 @@ def adapters_in(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
+def change_of(name: str, adapters: Mapping[str, Tensor], config: Mapping[str, Any]) -> Callable[[], Tensor] | None:
+    """Return the function that computes what adapters add to a weight; None: the weight has none.
+
+    Args:
+        name: name of the weight in a model without adapters.
+        adapters: whole weights of the adapters.
+        config: their configuration.
+    """
+    stem = name.removesuffix(".weight")
+    if stem + _A not in adapters:
+        return None
+    b, a = adapters[stem + _B], adapters[stem + _A]
+
+    def change() -> Tensor:
+        value: Tensor = (b @ a) * (config["lora_alpha"] / config["r"])
+        return value.T if config["fan_in_fan_out"] else value
+
+    return change
+
+
 def merged(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return a model's weights with the adapters merged, under the names of a model without adapters."""
-    result = {
-        name.replace(".base_layer.", "."): weight for name, weight in weights.items() if not name.endswith((_A, _B))
-    }
-    for name, a in weights.items():
-        if name.endswith(_A):
-            stem = name.removesuffix(_A)
-            change = (weights[stem + _B] @ a) * (config["lora_alpha"] / config["r"])
-            result[f"{stem}.weight"] = result[f"{stem}.weight"] + (change.T if config["fan_in_fan_out"] else change)
+    result = {base_name(name): weight for name, weight in weights.items() if not is_adapter(name)}
+    for name, weight in result.items():
+        if change := change_of(name, weights, config):
+            result[name] = weight + change()
     return result
 
 

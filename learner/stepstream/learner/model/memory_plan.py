@@ -106,6 +106,7 @@ def plan_memory(
     host = {
         "moments and stepped weights": 16 * shape.trained // shards if config.optimizer_offload else 0,
         "reference": 4 * shape.weights // shards if has_reference and config.reference_offload else 0,
+        "snapshot of a version": _snapshot(shape, shards),
     }
     return MemoryPlan(gpu, host)
 
@@ -118,6 +119,15 @@ def _with_copied_keys(shape: ModelShape, ranks: int) -> ModelShape:
 def _exchange(shape: ModelShape, config: LearnerSettings, number: int) -> int:
     """Return the bytes per token of one exchange of tokens for heads: queries, keys and values, sent and received."""
     return 2 * number * (shape.queries + 2 * shape.keys) if config.sequence_parallel > 1 else 0
+
+
+def _snapshot(shape: ModelShape, shards: int) -> int:
+    """Return the bytes of the copy from which a version is written: trained weights and moments.
+
+    Adapters are copied whole; frozen weights are read when they are written.
+    """
+    weights = 4 * shape.trained if shape.trained < shape.weights else 4 * shape.trained // shards
+    return weights + 8 * shape.trained // shards
 
 
 def _layer(shape: ModelShape, number: int) -> int:

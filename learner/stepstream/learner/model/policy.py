@@ -4,6 +4,8 @@ import ctypes
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.reward_shaping import discounting_of
 from stepstream.learner.data.sequences import Limits, TokenSequence
 from stepstream.learner.model import lora
-from stepstream.learner.model.checkpoint import Snapshot, optimizer_files
 from stepstream.learner.model.distributed import (
     TreeSum,
     current_ranks,
@@ -30,9 +31,12 @@ from stepstream.learner.model.distributed import (
 from stepstream.learner.model.forward import Scores
 from stepstream.learner.model.optimizer import Optimizer
 from stepstream.learner.model.pretrained import stored_dtype
+from stepstream.learner.model.published_form import PublishedForm
+from stepstream.learner.model.row_files import Rows
 from stepstream.learner.model.scored import load_scored, optimize_blocks
 from stepstream.learner.model.sharded_load import read_weights
-from stepstream.learner.model.tensor_files import TensorFiles
+from stepstream.learner.model.snapshot import Snapshot, rows_of
+from stepstream.learner.model.tensor_files import TensorFiles, optimizer_files
 from stepstream.versions.layout import training_folder
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -189,24 +193,52 @@ class Policy:
 
     @torch.no_grad()
     def snapshot(self) -> Snapshot:
-        """Return the complete state; every rank must call this, and only rank 0 gets the values."""
-        optimizer: dict[str, Tensor] = {}
+        """Copy the state to host memory, each rank the rows that it holds; every rank must call this."""
+        copies: dict[str, Rows] = {}
+        optimizer: dict[str, Rows] = {}
         for name, weight in self.weights.items():
+            if not lora.is_adapter(name):
+                copies[name] = rows_of(weight, self._dtype)
             for key, value in self._optimizer.state_of(name).items():
-                self._collect(optimizer, f"{name}.{key}", value)
+                optimizer[f"{name}.{key}"] = rows_of(value, torch.float32)
             if self._dtype != torch.float32 and self._adapter is None:
-                self._collect(optimizer, f"{name}.{_MASTER}", weight)
-        weights: dict[str, Tensor] = {}
+                optimizer[f"{name}.{_MASTER}"] = replace(copies[name], dtype=torch.float32)
         stored = self.model.state_dict().keys()
+        weights: dict[str, Rows] = {}
         for name, value in (*self._all.items(), *self.model.named_buffers()):
-            if name in stored:
-                self._collect(weights, name, value)
-        return Snapshot(self.model, weights, self._dtype, optimizer, self._adapter, self._base)
+            if name in stored and not lora.is_adapter(name):
+                weights[lora.base_name(name)] = copies.get(name) or rows_of(value, self._dtype, is_frozen=True)
+        adapters = {
+            name: gather_full(weight.detach()).to("cpu", copy=True)
+            for name, weight in self.weights.items()
+            if lora.is_adapter(name)
+        }
+        names = self._form.file_names(weights)
+        if names is None:
+            named, is_merged = self._converted(), True
+        else:
+            named, is_merged = {name: weights[own] for name, own in names.items()}, self._adapter is None
+        return Snapshot(self._form, named, optimizer, is_merged, adapters, self._adapter, self._base)
 
-    def _collect(self, values: dict[str, Tensor], name: str, value: Tensor) -> None:
-        full = gather_full(value.detach())
-        if self._ranks.rank == 0:
-            values[name] = full.cpu().contiguous()
+    @cached_property
+    def _form(self) -> PublishedForm:
+        return PublishedForm(self.model, self._dtype)
+
+    def _converted(self) -> dict[str, Rows]:
+        """Return the weights of files that have other tensors than the model; rank 0 needs all weights for that."""
+        whole: dict[str, Tensor] = {}
+        for name, value in (*self._all.items(), *self.model.named_buffers()):
+            full = gather_full(value.detach())
+            if self._ranks.rank == 0:
+                whole[name] = full.to("cpu", copy=True)
+        if self._ranks.rank:
+            return {}
+        if self._adapter is not None:
+            whole = lora.merged(whole, self._adapter)
+        stored = self.model.state_dict().keys()
+        known = {lora.base_name(name) for name in stored}
+        weights = {name: value for name, value in whole.items() if name in known}
+        return {name: rows_of(value, value.dtype) for name, value in self._form.converted(weights).items()}
 
     def _add_adapters(self, model: Any) -> None:
         if self._config.lora_rank:

@@ -1,14 +1,13 @@
-"""Load Hugging Face causal language models from a folder or the hub, reject untrainable ones, and save weights."""
+"""Load Hugging Face causal language models from a folder or the hub, and reject untrainable ones."""
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from stepstream.versions.layout import indexed_files, weights_folder
 
@@ -79,26 +78,6 @@ def config_of(folder: Path) -> Any:
 def stored_dtype(folder: Path) -> torch.dtype:
     """Return the precision for published weights of a folder's model: bfloat16 if it is in bfloat16, else float32."""
     return torch.bfloat16 if config_of(folder).dtype == torch.bfloat16 else torch.float32
-
-
-def save_model(model: Any, weights: Mapping[str, Tensor], dtype: torch.dtype, folder: Path) -> None:
-    """Write weights, with the configuration, in the form from which `model` was read.
-
-    Large models are written in several files.
-
-    The same values give the same bytes. `model` itself may be sharded or have adapters: only its class matters.
-    """
-    with torch.device("meta"):
-        form = type(model)._from_config(model.config, dtype=dtype)
-    form._weight_conversions = getattr(model, "_weight_conversions", None)
-    form.save_pretrained(
-        folder,
-        state_dict={
-            name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()
-        },
-        max_shard_size=_SHARD,
-    )
-    (folder / "generation_config.json").unlink(missing_ok=True)  # the base model's own file is copied instead
 
 
 _IGNORED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.pth", "*.tflite", "onnx/*", "original/*"]

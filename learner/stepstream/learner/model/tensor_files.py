@@ -8,7 +8,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from stepstream.learner.model.distributed import local_rows
-from stepstream.versions.layout import indexed_files
+from stepstream.versions.layout import indexed_files, training_folder
+
+OPTIMIZER = "optimizer{suffix}.safetensors"
+"""Files of the optimizer's state; the suffix is empty, or the number of one of several."""
 
 
 class StoredTensors(Protocol):
@@ -63,3 +66,8 @@ class WholeTensors:
 def weight_files(folder: Path) -> TensorFiles:
     """Open the weights of a folder in Hugging Face form: those that the index names, or the single file."""
     return TensorFiles(folder / name for name in indexed_files(folder))
+
+
+def optimizer_files(folder: Path) -> TensorFiles:
+    """Open the optimizer's state in a version's folder; empty for a root, which has none."""
+    return TensorFiles(sorted(training_folder(folder).glob(OPTIMIZER.format(suffix="*"))))

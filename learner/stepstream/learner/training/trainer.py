@@ -26,12 +26,12 @@ from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sequences import Limits, TokenSequence
 from stepstream.learner.losses import Bucket
 from stepstream.learner.losses.from_config import objective_of
-from stepstream.learner.model.checkpoint import Snapshot
 from stepstream.learner.model.critic import Critic, CriticGradient
 from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.model.forward import Scores
 from stepstream.learner.model.policy import Policy
 from stepstream.learner.model.reference import reference_of
+from stepstream.learner.model.snapshot import Snapshot
 from stepstream.learner.training.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.training.preference import Likelihood, Preference, rows_without_weight, with_weight
 from stepstream.learner.training.rows import Row, critic_targets, rows_of, tokens_of
@@ -147,7 +147,7 @@ class Trainer:
         return figures | {"learning_rate": rate}
 
     def snapshot(self) -> Snapshot:
-        """Return its state for a checkpoint."""
+        """Copy its state for a checkpoint; every rank must call this."""
         return replace(self.policy.snapshot(), critic=self._critic.state() if self._critic else {})
 
     def _rule_inputs(self, groups: Sequence[Sequence[Attempt]]) -> RuleInputs:

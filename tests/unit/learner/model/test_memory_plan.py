@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from ranks import run_in_ranks
-from training_peak import model_of, peak_of_steps
+from training_peak import model_of, peak_of_steps, peak_of_version
 
 from stepstream.cli.plan_memory import plan_memory as command
 from stepstream.config import LearnerSettings
@@ -58,6 +58,20 @@ def test_the_estimate_is_near_the_tensors_of_a_step(
         assert 0.97 * peak < expected < 1.2 * peak
 
 
+@pytest.mark.parametrize(("fields", "ranks"), [({}, 1), ({}, 2), ({"lora_rank": 4}, 2)])
+def test_no_rank_holds_the_whole_state_to_write_a_version(tmp_path: Path, fields: dict[str, Any], ranks: int) -> None:
+    folder = model_of(tmp_path / "0", 4)
+    small = LearnerSettings.model_validate({"preset": "tiny", "microbatch_tokens": 64, "reproducible": False, **fields})
+    shape = shape_of(folder, small)
+    expected = plan_memory(shape, small, ranks).host["snapshot of a version"]
+    peaks = run_in_ranks(ranks, peak_of_version, folder, small, tmp_path / "1")
+    assert (tmp_path / "1/training/optimizer.safetensors").stat().st_size > 8 * shape.trained
+    for peak in peaks:
+        # One merged weight at a time is beside the copies.
+        assert 0.97 * peak < expected + (2 * 4 * shape.block // 4 if fields else 0) < 1.2 * peak
+    assert ranks == 1 or max(peaks) < 0.6 * (4 * shape.weights if fields else 12 * shape.weights)
+
+
 def test_more_gpus_and_each_saving_take_less_of_a_gpu() -> None:
     whole = plan(8, gradient_sync="pass").gpu_total
     assert (
@@ -79,7 +93,7 @@ def test_more_gpus_and_each_saving_take_less_of_a_gpu() -> None:
 def test_moments_leave_the_gpu_for_the_host() -> None:
     kept, offloaded = plan(), plan(optimizer_offload=True)
     assert kept.gpu["moments"] == 8 * SEVEN.weights
-    assert (kept.host_total, offloaded.gpu["moments"]) == (0, 0)
+    assert (kept.host["moments and stepped weights"], offloaded.gpu["moments"]) == (0, 0)
     assert offloaded.host["moments and stepped weights"] == 16 * SEVEN.weights
 
 

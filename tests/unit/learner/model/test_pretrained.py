@@ -14,7 +14,7 @@ from tiny_families import FAMILIES, tiny_of
 from transformers import AutoModelForCausalLM
 
 from stepstream.config import LearnerSettings
-from stepstream.learner.model import pretrained
+from stepstream.learner.model import row_files
 from stepstream.learner.model.checkpoint import StoredWeights, describe, write_root, write_version
 from stepstream.learner.model.pretrained import CannotTrain, model_folder
 from stepstream.learner.training.trainer import Trainer
@@ -64,6 +64,9 @@ def test_a_model_is_loaded_trained_and_saved(family: str, dtype: torch.dtype, ra
         name: (each.shape, dtype) for name, each in given.items()
     }
     assert any(not torch.equal(published[name], given[name]) for name in given)
+    AutoModelForCausalLM.from_pretrained(tmp_path / "2/weights", dtype="auto").save_pretrained(tmp_path / "again")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "2/weights" / name).read_bytes()
     served = AutoModelForCausalLM.from_pretrained(tmp_path / "2/weights", dtype=torch.float32)
     expected: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
     if rank:
@@ -117,19 +120,36 @@ def test_weights_in_several_files_are_trained_and_published_as_one_file(
         assert len([file for file in files if file["path"].endswith(".safetensors")]) == (
             2 if shard == "several" else 1
         )
-        monkeypatch.setattr(pretrained, "_SHARD", "20KB" if shard == "one" else "1GB")
+        monkeypatch.setattr(row_files, "FILE_BYTES", 20_000 if shard == "one" else 10**9)
         trained(
             tmp_path / f"root of {shard}",
             tmp_path / f"1 of {shard}",
             LearnerSettings(preset="tiny", warmup_updates=0),
             1,
         )
-        stored = StoredWeights(tmp_path / f"1 of {shard}")
+        optimizers = list((tmp_path / f"1 of {shard}/training").glob("optimizer*.safetensors"))
+        assert (len(optimizers) > 1) == (shard == "one")
+        trained(
+            tmp_path / f"1 of {shard}", tmp_path / f"2 of {shard}", LearnerSettings(preset="tiny", warmup_updates=0), 2
+        )
+        stored = StoredWeights(tmp_path / f"2 of {shard}")
         tensors[shard] = {name: stored[name] for name in stored}
         AutoModelForCausalLM.from_pretrained(tmp_path / f"1 of {shard}/weights")
     assert len(list((tmp_path / "1 of one/weights").glob("*.safetensors"))) > 1
     assert tensors["one"].keys() == tensors["several"].keys()
     assert all(torch.equal(tensors["one"][name], value) for name, value in tensors["several"].items())
+
+
+def test_files_with_other_tensors_than_the_model_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experts of a mixture are one tensor of the model, and a tensor each in its files."""
+    monkeypatch.setitem(FAMILIES, "mixtral", FAMILIES["llama"] | {"num_local_experts": 4})
+    write_root(tiny_of("mixtral", tmp_path / "given"), tmp_path / "0")
+    trained(tmp_path / "0", tmp_path / "1", LearnerSettings(preset="tiny", warmup_updates=0), 1)
+    trained(tmp_path / "1", tmp_path / "2", LearnerSettings(preset="tiny", warmup_updates=0), 2)
+    AutoModelForCausalLM.from_pretrained(tmp_path / "2/weights", dtype="auto").save_pretrained(tmp_path / "again")
+    again, published = (load_file(tmp_path / part / "model.safetensors") for part in ("again", "2/weights"))
+    assert again.keys() == published.keys() == load_file(tmp_path / "given/model.safetensors").keys()
+    assert all(torch.equal(again[name], value) for name, value in published.items())
 
 
 def test_weights_in_an_older_form_are_converted(tmp_path: Path) -> None:

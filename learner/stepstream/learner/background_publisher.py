@@ -1,0 +1,140 @@
+"""Publish versions from a thread, one at a time and in order, while training goes on."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from stepstream.config import Settings
+from stepstream.core.process import Fatal, Stop
+from stepstream.learner.model.snapshot import Snapshot
+from stepstream.learner.publish import publish_version
+from stepstream.topics.events import Checkpoint, UpdateInput
+from stepstream.topics.ids import new_event_id
+from stepstream.topics.producer import EventProducer
+from stepstream.versions.shared_memory import SharedVersions
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version that is durable."""
+
+    checkpoint: Checkpoint
+    folder: Path
+    """Local folder with the complete version (its adapters, in the form `lora`)."""
+    seconds: float
+    """Time from the snapshot to the acknowledgement."""
+
+
+class BackgroundPublisher:
+    """Publishes the versions of one lineage. Only `take` blocks, if a time is given."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        producer: EventProducer,
+        parent: Checkpoint,
+        folder: Path,
+        adapter_base: int | None,
+        stop: Stop,
+        shared: SharedVersions | None = None,
+    ) -> None:
+        """Continue a lineage.
+
+        Args:
+            settings: settings.
+            producer: owner of the model's versions; used only by this object from now on.
+            parent: newest version.
+            folder: its local folder.
+            adapter_base: see `publish_version`.
+            stop: ends waits.
+            shared: see `publish_version`.
+        """
+        self._shared = shared
+        self._settings, self._producer, self._stop = settings, producer, stop
+        self._parent, self._folder, self._adapter_base = parent, folder, adapter_base
+        self._thread: threading.Thread | None = None
+        self._result: Published | Exception | None = None
+        self.event_id = ""
+        """Id of the newest version's event that this object published or publishes; empty: none yet."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True until the version in publication was taken."""
+        return self._thread is not None
+
+    def start(
+        self,
+        snapshot: Snapshot,
+        *,
+        before: Callable[[], None],
+        inputs: Sequence[UpdateInput],
+        resume_offsets: Mapping[int, int],
+        metrics: Mapping[str, float],
+    ) -> None:
+        """Publish a snapshot as the version after the newest, which must have been taken.
+
+        Args:
+            snapshot: state of the trainer.
+            before: blocks until decisions about records before `resume_offsets` are durable.
+            inputs: see `publish_version`.
+            resume_offsets: see `publish_version`.
+            metrics: see `publish_version`.
+        """
+        assert self._thread is None
+        self.event_id, threads, started_s = new_event_id(), torch.get_num_threads(), time.monotonic()
+
+        def run() -> None:
+            torch.set_num_threads(threads)
+            try:
+                before()
+                checkpoint, folder = publish_version(
+                    self._settings,
+                    self._producer,
+                    snapshot,
+                    self._parent,
+                    self._folder,
+                    event_id=self.event_id,
+                    inputs=inputs,
+                    resume_offsets=resume_offsets,
+                    metrics=metrics,
+                    stop=self._stop,
+                    adapter_base=self._adapter_base,
+                    shared=self._shared,
+                )
+                self._result = Published(checkpoint, folder, time.monotonic() - started_s)
+            except Exception as fault:  # raised in the thread that calls `take`
+                self._result = fault
+
+        self._thread = threading.Thread(target=run, name="publisher", daemon=True)
+        self._thread.start()
+
+    def take(self, wait_s: float = 0.0) -> Published | None:
+        """Return the version in publication once it is durable; None: it is not yet, or there is none.
+
+        Raises:
+            Fenced: another learner of the model took over.
+            Fatal: the files cannot be written, or a stop was requested before the event was durable.
+            DeliveryFailed: Kafka rejected the event.
+        """
+        if self._thread is None:
+            return None
+        self._thread.join(wait_s)
+        if self._thread.is_alive():
+            return None
+        self._thread = None
+        result, self._result = self._result, None
+        if isinstance(result, OSError):
+            name = f"{self._parent['model']}@{self._parent['version'] + 1}"
+            raise Fatal(f"{name} cannot be written and is not published: {result}") from result
+        if isinstance(result, Exception):
+            raise result
+        assert result is not None
+        self._parent, self._folder = result.checkpoint, result.folder
+        return result
