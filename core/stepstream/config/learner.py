@@ -51,6 +51,13 @@ class LearnerSettings(Section):
         unit="bytes",
         ge=0,
     )
+    version_cache_bytes: int = setting(
+        50 * 1024**3,
+        "Limit of each model's versions in `DATA/version-cache/learner`, which were downloaded or completed from their "
+        "base; what was used longest ago goes first, never what is in use.",
+        unit="bytes",
+        ge=0,
+    )
     stop_wait_s: float = setting(
         20.0,
         "Time that a stopped learner waits for a version in publication; a restart repeats the updates of one that is "

@@ -12,7 +12,7 @@ import torch
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner.model.snapshot import Snapshot
-from stepstream.learner.publish import publish_version
+from stepstream.learner.publish import prune_version_cache, publish_version
 from stepstream.topics.events import Checkpoint, UpdateInput
 from stepstream.topics.ids import new_event_id
 from stepstream.topics.producer import EventProducer
@@ -44,6 +44,7 @@ class BackgroundPublisher:
         adapter_base: int | None,
         stop: Stop,
         shared: SharedVersions | None = None,
+        keep: Sequence[Path] = (),
     ) -> None:
         """Continue a lineage.
 
@@ -55,7 +56,9 @@ class BackgroundPublisher:
             adapter_base: see `publish_version`.
             stop: ends waits.
             shared: see `publish_version`.
+            keep: folders that the lineage uses, which stay in the cache of versions beside `folder`.
         """
+        self._keep = [folder, *keep]
         self._shared = shared
         self._settings, self._producer, self._stop = settings, producer, stop
         self._parent, self._folder, self._adapter_base = parent, folder, adapter_base
@@ -108,6 +111,7 @@ class BackgroundPublisher:
                     adapter_base=self._adapter_base,
                     shared=self._shared,
                 )
+                prune_version_cache(self._settings, [*self._keep, self._folder, folder])
                 self._result = Published(checkpoint, folder, time.monotonic() - started_s)
             except Exception as fault:  # raised in the thread that calls `take`
                 self._result = fault

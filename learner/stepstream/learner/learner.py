@@ -33,7 +33,7 @@ from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import cache_folder
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
-from stepstream.learner.publish import flush_producer, owner_of, remove_leftovers, send
+from stepstream.learner.publish import flush_producer, owner_of, prune_version_cache, remove_leftovers, send
 from stepstream.learner.reporter import BackgroundSender, Reporter
 from stepstream.learner.retention import Retention
 from stepstream.learner.training.rank_zero import trainer_for
@@ -176,12 +176,13 @@ class _Lineage:
         alarms = read_alarms(settings.kafka, codec, stop)
         self._gap_alarm = GapAlarm(self._config.model, self._config.max_mu_gap, alarms)
         metrics.GAP_ALARM.set(self._gap_alarm.active is not None)
+        reference = reference_folder(line[-1], self._config, partial(self._fetch, versions))
+        adapter_base, used = self._base_of_adapters(), [reference] if reference else []
         self._publisher = BackgroundPublisher(
-            settings, owner, self._base, self._folder, self._base_of_adapters(), stop, shared
+            settings, owner, self._base, self._folder, adapter_base, stop, shared, used
         )
-        self._trainer = trainer_for(
-            self._folder, self._config, reference_folder(line[-1], self._config, partial(self._fetch, versions))
-        )
+        prune_version_cache(settings, [self._folder, *used])
+        self._trainer = trainer_for(self._folder, self._config, reference)
         self._updates: list[UpdateInput] = []
         self._update_figures: list[dict[str, float]] = []
         self._buffer = ReplayBuffer(

@@ -49,6 +49,7 @@ from stepstream.topics.events import (
 from stepstream.topics.exclusive_producer import ExclusiveProducer, Fenced
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
+from stepstream.versions.fetch import prune_folders
 from stepstream.versions.layout import WEIGHTS, folder_name, weights_sha256
 from stepstream.versions.shared_memory import SharedVersions
 from stepstream.versions.signing import BadKey, load_key, sign
@@ -209,6 +210,16 @@ def remove_leftovers(settings: Settings, versions: Versions) -> None:
         model,
         owner_id(model),
     )
+
+
+def prune_version_cache(settings: Settings, keep: Iterable[Path]) -> None:
+    """Remove downloaded and completed versions of the configured model above `learner.version_cache_bytes`."""
+    parts = (cache_folder(settings), _kept_folder(settings), _upload_folder(settings))
+    folders = [path for part in parts for path in part.glob(f"{settings.learner.model}/*")]
+    try:
+        prune_folders(folders, settings.learner.version_cache_bytes, list(keep))
+    except OSError as error:
+        log.warning("the cache of versions was not pruned, the next version tries again: %s", error)
 
 
 @contextmanager

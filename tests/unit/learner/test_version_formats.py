@@ -10,6 +10,7 @@ from version_lineage import Lineage, published_weights
 
 from stepstream.core.process import Fatal
 from stepstream.learner.model.checkpoint import describe
+from stepstream.learner.publish import prune_version_cache
 from stepstream.learner.rebuild import rebuild_from
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import weights_sha256
@@ -78,6 +79,24 @@ def test_a_store_s_versions_leave_one_local_copy_for_the_next(form: str, tmp_pat
     assert [path for path in cache.glob("*/m/*") if path.parent.parent.name in ("upload", "complete")] == [
         lineage.folder
     ]
+
+
+def test_the_cache_of_versions_stays_below_its_limit_and_keeps_what_is_used(tmp_path: Path) -> None:
+    lineage = Lineage(
+        tmp_path, version_format="delta", checkpoints=f"memory://{tmp_path.name}/limit", version_cache_bytes=0
+    )
+    versions = [lineage.publish() for _ in range(3)]
+    cache = tmp_path / "data/version-cache/learner"
+    lineage.start(versions[1])
+    used = lineage.folder
+    lineage.start(versions[2])
+    assert used.is_dir()
+    prune_version_cache(lineage.settings, [lineage.folder])
+    assert not used.exists()
+    for link in (path for path in lineage.folder.rglob("*") if path.is_symlink()):
+        assert link.exists(), "what a folder in use links to stays"
+    assert {path.name.split("-")[0] for path in (cache / "m").iterdir()} == {"3"}
+    lineage.publish()
 
 
 def test_adapters_alone_are_published_with_their_base(tmp_path: Path) -> None:

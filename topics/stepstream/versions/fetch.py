@@ -138,16 +138,31 @@ def fetch_whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> P
 
 def prune_cache(cache_folder: Path, limit_bytes: int, keep: Collection[Path]) -> None:
     """Remove the folders that were used longest ago until the cache fits its limit, except those to keep."""
-    folders = [path for path in cache_folder.glob("*/*") if path.is_dir() and not path.is_symlink()]
+    prune_folders(cache_folder.glob("*/*"), limit_bytes, keep)
+
+
+def prune_folders(folders: Iterable[Path], limit_bytes: int, keep: Collection[Path]) -> None:
+    """Remove the folders that were used longest ago until all are below a limit.
+
+    Args:
+        folders: folders of versions; what is no folder is ignored.
+        limit_bytes: limit of their sum.
+        keep: paths in use; the folders that these lie in or link to are never removed.
+    """
+    own = [path for path in folders if path.is_dir() and not path.is_symlink()]
     sizes = {
         folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
-        for folder in folders
+        for folder in own
     }
     total = sum(sizes.values())
-    for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
+    if total <= limit_bytes:
+        return
+    linked = {link.resolve() for kept in keep for link in kept.rglob("*") if link.is_symlink()}
+    used = {kept.resolve() for kept in keep} | linked
+    for folder in sorted(own, key=lambda path: path.stat().st_mtime):
         if total <= limit_bytes:
             return
-        if not any(folder == kept or folder in kept.parents for kept in keep):
+        if not any(folder.resolve() in (kept, *kept.parents) for kept in used):
             shutil.rmtree(folder)
             total -= sizes[folder]
 
