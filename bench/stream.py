@@ -40,7 +40,7 @@ from stepstream.topics.producer import EventProducer
 
 def has_all(bench: Bench, outputs: dict[str, int]) -> bool:
     """Return True if each topic has this many records."""
-    return all(bench.end(topic) >= count for topic, count in outputs.items())
+    return all(bench.count(topic) >= count for topic, count in outputs.items())
 
 
 def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
@@ -63,7 +63,7 @@ def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
         loop = (before + after) / 2
         results[name] = {"rate": rate, "loop": loop, "ratio": rate / loop, "cpu_s": cpu, "rss_mb": rss}
         print_rate(name, results[name])
-    everything = sum(bench.end(topic) for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"))
+    everything = sum(bench.count(topic) for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"))
     with bench.job("sink") as job:
         rate = job.rate(("governed-steps", "governed-feedback", "labeled-trajectories"), everything)
         cpu, rss = job.cost()

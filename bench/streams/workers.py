@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
@@ -53,18 +53,27 @@ class Bench:
         self.producer.flush()
         return round(size / self.trajectories / STEPS_OF_ONE)
 
-    def end(self, topic: str) -> int:
-        """Return the number of records of a topic."""
-        consumer = Consumer(client_config(self.settings.kafka) | {"group.id": "bench-end"})
+    def count(self, topic: str) -> int:
+        """Return the number of records of a topic; its offsets also count the markers of transactions."""
+        config = {"group.id": "bench-count", "enable.auto.commit": False, "enable.partition.eof": True}
+        consumer = Consumer(client_config(self.settings.kafka) | config)
         try:
-            partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-            return sum(consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions)
+            unread = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in unread])
+            records = 0
+            while unread:
+                for message in consumer.consume(5_000, 0.1):
+                    fault = message.error()
+                    records += fault is None
+                    if fault is not None and fault.code() == KafkaError._PARTITION_EOF:
+                        unread.discard(message.partition() or 0)
+            return records
         finally:
             consumer.close()
 
     def loop_rate(self, topic: str) -> float:
         """Return the records per second of the plain loop over a topic."""
-        command = [sys.executable, plain_loop.__file__, "rate", topic, str(self.end(topic))]
+        command = [sys.executable, plain_loop.__file__, "rate", topic, str(self.count(topic))]
         out = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True)
         return float(out.stdout.split()[-1])
 
@@ -125,7 +134,8 @@ class Job:
             return count >= total
 
         wait_for(done, pause_s=0.05)
-        (began, first), (ended, last) = seen[1], seen[-1]
+        # Without the first batch, which includes the start, if there are several.
+        (began, first), (ended, last) = seen[1 if len(seen) > 2 else 0], seen[-1]
         return (last - first) / (ended - began)
 
     def cost(self) -> tuple[float, float]:
