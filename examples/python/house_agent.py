@@ -45,15 +45,15 @@ async def attempt(client, args, **names):
         messages += fulfilled(text, *expected)
     while len(rewards) < 2 and all(reward == 1 for reward in rewards):
         text, expected = request(draw, draw.choice([*TOOLS, "heat", "timer"]), draw.randrange(2))
-        names["step"] = str(len(rewards))
-        reply = await client.chat.completions.create(
-            model=args.model, messages=[*messages, {"role": "user", "content": text}], tools=SCHEMAS, max_tokens=40,
-            temperature=args.temperature, stop=["</tool_call>"],
-            extra_headers={f"x-stepstream-{name}": value for name, value in names.items()})  # fmt: skip
-        calls = [[c.function.name, json.loads(c.function.arguments)] for c in reply.choices[0].message.tool_calls or []]
+        messages.append({"role": "user", "content": text})
+        headers = {f"x-stepstream-{name}": value for name, value in (names | {"step": str(len(rewards))}).items()}
+        reply = (await client.chat.completions.create(model=args.model, messages=messages, tools=SCHEMAS, max_tokens=40,
+            temperature=args.temperature, stop=["</tool_call>"], extra_headers=headers)).choices[0].message  # fmt: skip
+        calls = [[c.function.name, json.loads(c.function.arguments)] for c in reply.tool_calls or []]
         is_right_tool = [tool for tool, _ in calls] == expected[:1]
         rewards.append(1.0 if calls == [expected] else 0.5 if is_right_tool else 0.25 if calls else 0.0)
-        messages += fulfilled(text, *calls[0]) if calls else []
+        messages.append(reply.model_dump(exclude_none=True))
+        messages += [{"role": "tool", "tool_call_id": c.id, "content": "ok"} for c in reply.tool_calls or []]
     outcome = {"trajectory_id": trajectory, "name": "outcome", "value": sum(rewards) / 2, "source": "environment",
                "ends_trajectory": "terminated", "last_step_index": len(rewards) - 1}  # fmt: skip
     await client.post("/feedback", cast_to=object, body=outcome)
@@ -62,7 +62,7 @@ async def attempt(client, args, **names):
 
 async def main(args):
     client, run, done = AsyncOpenAI(base_url=f"{args.url}/v1", api_key="-"), uuid.uuid4().hex, []
-    tasks = (f"{args.split}-{number // args.attempts}" for number in range(args.tasks * args.attempts or 10**9))
+    tasks = (f"{args.split}-{args.first + n // args.attempts}" for n in range(args.tasks * args.attempts or 10**9))
 
     async def work():
         done.extend([await attempt(client, args, task=task, group=f"{task}-{run}") for task in tasks])
@@ -74,6 +74,6 @@ async def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     defaults = {"model": "house", "split": "train", "tasks": 0, "attempts": 6, "concurrency": 16, "temperature": 0.7}
-    for option, default in ({"url": "http://127.0.0.1:8080"} | defaults).items():
+    for option, default in ({"url": "http://127.0.0.1:8080", "first": 0} | defaults).items():
         parser.add_argument(f"--{option}", default=default, type=type(default))
     asyncio.run(main(parser.parse_args()))

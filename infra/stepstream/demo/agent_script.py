@@ -58,13 +58,14 @@ class AgentScript:
                 self._process.wait()
         self._process = None
 
-    def evaluate(self, tasks: int) -> Rate:
-        """Attempt held-out tasks once each, greedily, and return the successes that the script counted.
+    def evaluate(self, tasks: int, first: int = 0) -> Rate:
+        """Attempt held-out tasks from number `first` on once each, greedily; return the script's count of successes.
 
         Raises:
             StackError: a call failed.
         """
-        command = [*self._command, "--split=eval", "--attempts=1", "--temperature=0", f"--tasks={tasks}"]
+        command = [*self._command, "--split=eval", "--attempts=1", "--temperature=0"]
+        command += [f"--first={first}", f"--tasks={tasks}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise StackError(f"the agent ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
