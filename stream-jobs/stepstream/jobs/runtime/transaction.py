@@ -1,12 +1,14 @@
 """Publish outputs and commit input offsets in one Kafka transaction: both take effect, or neither."""
 
 import logging
+import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Offset
 
 from stepstream.config import Settings
@@ -15,7 +17,8 @@ from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fetch import GroupMember
 from stepstream.jobs.runtime.outputs import Output
 from stepstream.jobs.runtime.record import TopicPartition
-from stepstream.jobs.runtime.retry import Cancelled
+from stepstream.jobs.runtime.retry import Cancelled, retry_while
+from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec
 from stepstream.topics.producer import DeliveryFailed, EventProducer
 
@@ -25,6 +28,9 @@ _TIMEOUT_SHARE = 2 / 3
 """Longest transaction, as a share of the group's session timeout: a dead worker's open transaction ends before its
 partitions have a new owner. Until then, it hides the later records of the partitions that it wrote to."""
 _ATTEMPT_S = 2.0
+_IDLE_S = 5.0
+"""Pause after which the group's coordinator is asked before the next transaction."""
+_WATCH_S = 1.0
 _GRACE_S = 10.0
 """Longest wait for the outcome of a commit after the work was cancelled."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0
@@ -83,6 +89,10 @@ class TransactionalPublisher:
             },
         )
         self._producer = self._events.transactions
+        self._kafka = settings.kafka
+        self._coordinator: Consumer | None = None
+        self._committed_s = -_IDLE_S
+        self._watchdog = _Watchdog(f"a transaction of '{transactional_id}'", settings.jobs.session_timeout_s)
 
     def initialize(self) -> None:
         """Fence older producers of the id and abort their open transaction; the first call blocks until then.
@@ -112,6 +122,7 @@ class TransactionalPublisher:
         wait_s = _FIRST_WAIT_S
         while True:
             try:
+                self._wait_for_coordinator(offsets[:1], member.group)
                 self._producer.begin_transaction()
                 self._send(outputs)
                 self._repeat(lambda: self._producer.send_offsets_to_transaction(offsets, member.encode(), _ATTEMPT_S))
@@ -127,8 +138,28 @@ class TransactionalPublisher:
                 raise Cancelled
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        self._committed_s = time.monotonic()
         for topic, records in Counter(output.topic for output in outputs).items():
             metrics.RECORDS_OUT.labels(topic).inc(records)
+
+    def _wait_for_coordinator(self, offsets: list[Offset], group: str) -> None:
+        """Block until the group's coordinator answers, after a fault of the connection or a pause.
+
+        `send_offsets_to_transaction` never returns if it finds no coordinator, as just after the start of a broker:
+        librdkafka drops the request after two retries.
+
+        Raises:
+            Cancelled: the work was cancelled while waiting.
+        """
+        self._producer.poll(0)
+        if not self._events.is_disconnected and time.monotonic() < self._committed_s + _IDLE_S:
+            return
+        self._events.is_disconnected = False
+        if self._coordinator is None:
+            self._coordinator = Consumer(client_config(self._kafka) | {"group.id": group, "enable.auto.commit": False})
+        asked = [Offset(one.topic, one.partition) for one in offsets]
+        consumer = self._coordinator
+        retry_while(lambda: consumer.committed(asked, timeout=_ATTEMPT_S), KafkaException, self._cancelled)
 
     def _send(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
@@ -147,7 +178,8 @@ class TransactionalPublisher:
         gives_up_s: float | None = None
         while True:
             try:
-                return self._producer.commit_transaction(_ATTEMPT_S)
+                with self._watchdog:
+                    return self._producer.commit_transaction(_ATTEMPT_S)
             except KafkaException as error:
                 if not _is_retriable(error):
                     raise
@@ -197,7 +229,8 @@ class TransactionalPublisher:
         gives_up_s: float | None = None
         while True:
             try:
-                call()
+                with self._watchdog:
+                    call()
                 return
             except KafkaException as error:
                 fault: KafkaError = error.args[0]
@@ -238,10 +271,18 @@ class _TransactionalProducer(EventProducer):
 
     rejected: list[tuple[int, str]]
     """Code and text of the events that Kafka rejected; the caller clears it."""
+    is_disconnected = False
+    """True if the client reported a fault; the caller clears it."""
 
     def __init__(self, settings: Settings, codec: Codec, source: str, config: Mapping[str, Any]) -> None:
         self.rejected = []
-        super().__init__(settings.kafka, codec, source, linger_ms=0.0, extra_config=config)
+        report = client_config(settings.kafka)["error_cb"]
+
+        def note(error: KafkaError) -> None:
+            self.is_disconnected = True
+            report(error)
+
+        super().__init__(settings.kafka, codec, source, linger_ms=0.0, extra_config={**config, "error_cb": note})
 
     @property
     def transactions(self) -> Producer:
@@ -251,3 +292,34 @@ class _TransactionalProducer(EventProducer):
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.rejected.append((error.code(), f"{message.topic()}: {error}"))
+
+
+class _Watchdog:
+    """Ends the process if a call of the client takes too long: its thread cannot be interrupted.
+
+    Use it as a context manager around each call, from one thread. A restart settles the transaction.
+    """
+
+    def __init__(self, call: str, timeout_s: float) -> None:
+        self._call, self._timeout_s = call, timeout_s
+        self._began_s: float | None = None
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> None:
+        self._began_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._began_s = None
+
+    def _watch(self) -> None:
+        late: float | None = None
+        while True:
+            time.sleep(_WATCH_S)
+            began = self._began_s
+            if began is None or time.monotonic() < began + self._timeout_s:
+                continue
+            if began == late:  # seen twice: a process that was stopped gets time to go on
+                log.critical("%s did not return within %g s: restarting this process", self._call, self._timeout_s)
+                os._exit(1)
+            late = began
