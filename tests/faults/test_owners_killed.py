@@ -62,11 +62,17 @@ class JobWorker:
 
 
 @pytest.fixture(scope="module")
-def world(
+def stack(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+) -> Iterator[Stack]:
     settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("owners")))
-    with Stack(settings, ["broker", "registry"]) as stack, World(stack.settings) as opened:
+    with Stack(settings, ["broker", "registry"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def world(stack: Stack) -> Iterator[World]:
+    with World(stack.settings) as opened:
         yield opened
 
 
@@ -128,6 +134,25 @@ def test_stopped_and_killed_workers_lose_and_double_nothing(world: World, worker
     check_order(world, names)
 
 
+def test_a_worker_goes_on_after_a_restart_of_the_broker(stack: Stack, world: World, tmp_path: Path) -> None:
+    worker = JobWorker(world.settings, "govern", 1, tmp_path)
+    process = worker.process
+    try:
+        for name in ("before", "after"):
+            world.send_and_flush("steps", *make_steps(name, STEPS))
+            wait_until(lambda name=name: governed(world, name) == STEPS, f"the steps of {name!r} are governed")  # type: ignore[misc]
+            if name == "before":
+                stack.stop_process("broker")
+                stack.start_process("broker")
+        assert process.poll() is None
+    finally:
+        worker.end()
+
+
+def governed(world: World, name: str) -> int:
+    return sum(step["trajectory_id"] == name for step in world.records("governed-steps"))
+
+
 def measured(world: World) -> int:
     """Return the number of trajectories in the newest statistics of the whole cohort."""
     newest = {
@@ -143,7 +168,7 @@ def check_order(world: World, names: list[str]) -> None:
     steps: dict[str, list[int]] = defaultdict(list)
     for step in world.records("governed-steps"):
         steps[step["trajectory_id"]].append(step["step_index"])
-    assert steps == {name: list(range(STEPS)) for name in names}
+    assert {name: steps[name] for name in names} == {name: list(range(STEPS)) for name in names}
     revisions: dict[str, list[int]] = defaultdict(list)
     for label in world.records("labeled-trajectories"):
         revisions[label["trajectory_id"]].append(label["revision"])

@@ -73,14 +73,21 @@ class TransactionalPublisher:
         """Connect lazily. `source` is `ce_source` of every event; waits end once `cancelled` returns True."""
         self._cancelled = cancelled
         self._id = transactional_id
-        self._is_initialized = False
-        timeout_ms = int(settings.jobs.session_timeout_s * _TIMEOUT_SHARE * 1000)
+        self._settings, self._codec, self._source = settings, codec, source
+        self._connect()
+        self._kafka = settings.kafka
+        self._coordinator: Consumer | None = None
+        self._committed_s = -_IDLE_S
+        self._watchdog = _Watchdog(f"a transaction of '{transactional_id}'", settings.jobs.session_timeout_s)
+
+    def _connect(self) -> None:
+        timeout_ms = int(self._settings.jobs.session_timeout_s * _TIMEOUT_SHARE * 1000)
         self._events = _TransactionalProducer(
-            settings,
-            codec,
-            source,
+            self._settings,
+            self._codec,
+            self._source,
             {
-                "transactional.id": transactional_id,
+                "transactional.id": self._id,
                 "transaction.timeout.ms": timeout_ms,
                 "message.timeout.ms": timeout_ms,
                 # A transaction waits while the one before writes its markers, by default for 100 ms.
@@ -89,10 +96,7 @@ class TransactionalPublisher:
             },
         )
         self._producer = self._events.transactions
-        self._kafka = settings.kafka
-        self._coordinator: Consumer | None = None
-        self._committed_s = -_IDLE_S
-        self._watchdog = _Watchdog(f"a transaction of '{transactional_id}'", settings.jobs.session_timeout_s)
+        self._is_initialized = False
 
     def initialize(self) -> None:
         """Fence older producers of the id and abort their open transaction; the first call blocks until then.
@@ -154,12 +158,15 @@ class TransactionalPublisher:
         self._producer.poll(0)
         if not self._events.is_disconnected and time.monotonic() < self._committed_s + _IDLE_S:
             return
-        self._events.is_disconnected = False
         if self._coordinator is None:
             self._coordinator = Consumer(client_config(self._kafka) | {"group.id": group, "enable.auto.commit": False})
         asked = [Offset(one.topic, one.partition) for one in offsets]
         consumer = self._coordinator
         retry_while(lambda: consumer.committed(asked, timeout=_ATTEMPT_S), KafkaException, self._cancelled)
+        if self._events.is_disconnected:
+            # The call also hangs in a producer that knew the coordinator before the broker's restart.
+            self._connect()
+            self.initialize()
 
     def _send(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
