@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from stack_fixtures import with_settings
 from stack_world import World
-from stream_records import make_ending, make_feedback, make_steps
+from stream_records import as_governed, make_ending, make_feedback, make_steps
 from waiting import wait_until
 
 from stepstream.config import Settings, environment_of
@@ -135,12 +135,13 @@ def test_stopped_and_killed_workers_lose_and_double_nothing(world: World, worker
 
 
 def test_a_worker_goes_on_after_a_restart_of_the_broker(stack: Stack, world: World, tmp_path: Path) -> None:
-    worker = JobWorker(world.settings, "govern", 1, tmp_path)
+    settings = with_settings(world.settings, label={"idle_timeout_s": 1.0})
+    worker = JobWorker(settings, "label", 1, tmp_path)
     process = worker.process
     try:
         for name in ("before", "after"):
-            world.send_and_flush("steps", *make_steps(name, STEPS))
-            wait_until(lambda name=name: governed(world, name) == STEPS, f"the steps of {name!r} are governed")  # type: ignore[misc]
+            world.send_and_flush("governed-steps", *map(as_governed, make_steps(name, STEPS)))
+            wait_until(lambda name=name: is_labelled(world, name), f"{name!r} is closed by time")  # type: ignore[misc]
             if name == "before":
                 stack.stop_process("broker")
                 stack.start_process("broker")
@@ -149,8 +150,8 @@ def test_a_worker_goes_on_after_a_restart_of_the_broker(stack: Stack, world: Wor
         worker.end()
 
 
-def governed(world: World, name: str) -> int:
-    return sum(step["trajectory_id"] == name for step in world.records("governed-steps"))
+def is_labelled(world: World, name: str) -> bool:
+    return any(label["trajectory_id"] == name for label in world.records("labeled-trajectories"))
 
 
 def measured(world: World) -> int:

@@ -105,7 +105,12 @@ class LogReader:
             futures = self._admin.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_CALL_S
             )
-            return {(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
+            try:
+                return {(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
+            except KafkaException:
+                # After a restart of a broker, the client repeats an old leader epoch until it reads the metadata.
+                self._admin.list_topics(timeout=_CALL_S)
+                raise
 
         return self._retry(request) if wanted else {}
 
