@@ -77,7 +77,7 @@ def test_an_open_trajectory_names_what_closes_it(client: Client, ask: Ask) -> No
     put(client, "governed-feedback", feedback("s", value=None, demonstration="so", step_index=1))
     explanation = answer(ask)
     assert explanation["state"] == "open"
-    assert "600 s without a step" in explanation["would_change_it"]
+    assert "7200 s without a step" in explanation["would_change_it"]
     assert explanation["steps"]["count"] == 2
     assert [(row["retracted"], row["demonstrates"]) for row in explanation["feedback"]] == [
         (True, False),
