@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Stop
-from stepstream.learner import learner, reporter
+from stepstream.learner import lineage_training, reporter
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.reader import Arrival, arrival_of
 from stepstream.learner.lineage import Versions, offsets_of
@@ -27,7 +27,7 @@ from stepstream.versions.shared_memory import SharedVersions
 pytest_plugins = ["memory_folder"]
 
 KILLED = (
-    "learner/learner.py", "learner/reporter.py", "learner/background_publisher.py", "learner/publish.py",
+    "learner/lineage_training.py", "learner/reporter.py", "learner/background_publisher.py", "learner/publish.py",
 )  # fmt: skip
 FIGURES = ("loss", "reward", "staleness_max", "clip_share", "effective_share", "tokens")
 UNTRAINED = {"shown/0": "split", "alike/0": "no_variance", "alike/1": "no_variance"}
@@ -155,10 +155,10 @@ class LearnerRun:
             for offset, (key, record, error) in enumerate(labels())
         ]
         patch.setattr(reporter, "EventProducer", lambda *_, **__: Producer(self.log))
-        patch.setattr(learner, "EventConsumer", lambda *_: _Ends(len(self.read)))
-        patch.setattr(learner, "trainer_for", lambda folder, *_: Weights(trained_in(folder)))
-        patch.setattr(learner, "read_decisions", lambda *_: iter(self.log.of("training-decisions")))
-        patch.setattr(learner, "read_alarms", lambda *_: iter(self.log.of("alarms")))
+        patch.setattr(lineage_training, "EventConsumer", lambda *_: _Ends(len(self.read)))
+        patch.setattr(lineage_training, "trainer_for", lambda folder, *_: Weights(trained_in(folder)))
+        patch.setattr(lineage_training, "read_decisions", lambda *_: iter(self.log.of("training-decisions")))
+        patch.setattr(lineage_training, "read_alarms", lambda *_: iter(self.log.of("alarms")))
 
     def versions(self) -> Versions:
         versions = Versions()
@@ -175,14 +175,16 @@ class LearnerRun:
     def learn(self, patch: pytest.MonkeyPatch) -> None:
         """Train from the newest version to the end of the log."""
         stop = Stop()
-        patch.setattr(learner, "open_reader", lambda _s, _c, _l, start: _Reader(self.read[start.get(0, 0) :], stop))
+        patch.setattr(
+            lineage_training, "open_reader", lambda _s, _c, _l, start: _Reader(self.read[start.get(0, 0) :], stop)
+        )
         with closing(reporter.BackgroundSender(self.settings.kafka, None, stop)) as sender:  # type: ignore[arg-type]
             producer: Any = Producer(self.log)
             retention: Any = _KeepEverything()
             codec: Any = None
             shared = SharedVersions(self.settings.paths.shared_memory, self.settings.learner.model, 0)
             versions = self.versions()
-            learner._Lineage(
+            lineage_training.LineageTraining(
                 self.settings, codec, producer, producer, sender, retention, shared, versions, stop
             ).train()
 

@@ -13,7 +13,8 @@ from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Stop
 from stepstream.learner.lineage import Versions
 from stepstream.learner.model.checkpoint import describe, folder_of, verify, write_root
-from stepstream.learner.publish import code_version, publish_version, remove_leftovers
+from stepstream.learner.provenance import code_version
+from stepstream.learner.publish import publish_version, remove_leftovers
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
 from stepstream.topics.ids import new_event_id

@@ -35,8 +35,7 @@ class MasterSecret:
 def new_master_key() -> str:
     """Return a random master key."""
     key_id, secret = f"{time.time_ns() // 1_000_000:012x}", secrets.token_bytes(_SECRET_BYTES)
-    encoded = urlsafe_b64encode(secret).rstrip(b"=").decode()
-    return f"{_PREFIX}.{key_id}.{encoded}.{_check(key_id, secret)}"
+    return f"{_PREFIX}.{key_id}.{_encode(secret)}.{_check(key_id, secret)}"
 
 
 def parse_master_keys(text: str) -> tuple[MasterSecret, ...]:
@@ -97,10 +96,16 @@ def _parse(text: str) -> MasterSecret:
                 secret = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
             except (binascii.Error, ValueError):
                 raise ValueError(f"master key {key_id} is mistyped: its secret is not base64") from None
-            if len(secret) != _SECRET_BYTES or not hmac.compare_digest(check.encode(), _check(key_id, secret).encode()):
+            # The last character has unused bits: other characters would decode to the same secret.
+            is_canonical = len(secret) == _SECRET_BYTES and encoded == _encode(secret)
+            if not is_canonical or not hmac.compare_digest(check.encode(), _check(key_id, secret).encode()):
                 raise ValueError(f"master key {key_id} is mistyped: its check value is not that of its secret")
             return MasterSecret(key_id, secret)
     raise ValueError(f"{wrong}, or write {_LEGACY}SECRET for a secret from a release without ids")
+
+
+def _encode(secret: bytes) -> str:
+    return urlsafe_b64encode(secret).rstrip(b"=").decode()
 
 
 def _check(key_id: str, secret: bytes) -> str:

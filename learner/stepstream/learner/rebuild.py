@@ -27,7 +27,7 @@ from stepstream.learner.lineage import Versions, read_versions, trained_position
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import StoredWeights, describe, write_files
 from stepstream.learner.model.reference import reference_folder
-from stepstream.learner.publish import arithmetic, parse_configuration
+from stepstream.learner.provenance import arithmetic, parse_configuration
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES
 from stepstream.topics.client import wait_for_kafka

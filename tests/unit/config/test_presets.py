@@ -4,7 +4,7 @@ import pytest
 
 from stepstream.config import LearnerSettings, load
 from stepstream.config.presets import PRESETS, preset_of
-from stepstream.learner.publish import configuration_of, parse_configuration
+from stepstream.learner.provenance import configuration_of, parse_configuration
 
 
 def test_presets_name_settings_only() -> None:

@@ -33,6 +33,11 @@ def test_a_mistyped_master_key_is_refused() -> None:
             wrong = key[:place] + ("1" if key[place] != "1" else "2") + key[place + 1 :]
             with pytest.raises(ValueError, match="master key"):
                 parse_master_keys(wrong)
+    prefix, key_id, secret, check = key.split(".")
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    unused_bit = alphabet[alphabet.index(secret[-1]) ^ 1]  # of the last of 43 characters, which are 258 bits
+    with pytest.raises(ValueError, match="mistyped"):
+        parse_master_keys(f"{prefix}.{key_id}.{secret[:-1]}{unused_bit}.{check}")
     with pytest.raises(ValidationError, match="legacy:SECRET"):
         settings("any string")
     with pytest.raises(ValidationError, match="twice"):

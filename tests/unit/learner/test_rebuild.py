@@ -14,7 +14,7 @@ from stepstream.learner.data.attempt import LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.lineage import Versions
 from stepstream.learner.model.checkpoint import folder_of, write_root, write_version
-from stepstream.learner.publish import arithmetic, code_version, configuration_of, parse_configuration
+from stepstream.learner.provenance import arithmetic, code_version, configuration_of, parse_configuration
 from stepstream.learner.rebuild import CannotRebuild, _for_one_process, rebuild_from
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics import events

@@ -10,7 +10,7 @@ from stack_fixtures import with_settings
 from version_lineage import Lineage
 
 from stepstream.config import Settings
-from stepstream.learner.publish import configuration_of
+from stepstream.learner.provenance import configuration_of
 from stepstream.services.inference import metrics
 from stepstream.services.inference.version_source import VersionFiles, VersionSource
 from stepstream.topics.events import Checkpoint
