@@ -192,14 +192,15 @@ class RunStats:
         return int(count)
 
     def prefix_kept(self) -> tuple[float, int]:
-        """Return the share of later steps whose prompt begins with the step before, token by token, and their number.
+        """Return the share of answered later steps whose prompt begins with the step before, and their number.
 
+        It compares token by token. A step without an answer, as one that the agent's end cut off, has no tokens.
         Without later steps the share is 1.
         """
         kept, later = self._row(
             "SELECT countIf(later.shared_tokens ="
             " before.shared_tokens + before.prompt_tokens + before.response_tokens), count()"
-            " FROM (SELECT * FROM steps FINAL WHERE model = {model:String}"
+            " FROM (SELECT * FROM steps FINAL WHERE model = {model:String} AND error IS NULL"
             " AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})) AS later"
             " INNER JOIN (SELECT * FROM steps FINAL WHERE model = {model:String}) AS before"
             " ON before.trajectory_id = later.trajectory_id AND before.step_index = later.step_index - 1"
