@@ -56,8 +56,8 @@ class FoldProcessor:
         self._publisher = TransactionalPublisher(settings, self._codec, source, transactional_id, cancelled)
         self._reader = LogReader(settings.kafka, consumer_group(job.name), cancelled)
         folder = state_folder(settings) / job.name
-        self._folder = BatchFolder(job, self._decode, self._outputs)
-        self._recovery = Recovery(job, folder, self._reader, self._decode, self._folder.fold)
+        self._batch_folder = BatchFolder(job, self._decode, self._outputs)
+        self._recovery = Recovery(job, folder, self._reader, self._decode, self._batch_folder)
         self._dead_letter_limit = DeadLetterLimit(settings.jobs.dead_letter_share)
         self._partitions: dict[int, Partition] = {}
         self._member: GroupMember | None = None
@@ -105,7 +105,7 @@ class FoldProcessor:
             self._commit(batches)
 
     def _fold_batch(self, partition: Partition, records: list[Record], position: Mapping[str, int]) -> _Batch:
-        changes, out = self._folder.fold(partition, records)
+        changes, out = self._batch_folder.fold(partition, records)
         if out.dead_lettered.total():
             log.warning(
                 "sent %d of %d records of partition %d to dead-letters",

@@ -7,19 +7,18 @@ them, unless an earlier release wrote it or an operator reset the offsets; then 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold import FoldJob, Partition
-from stepstream.jobs.runtime.fold_batch import FAILED, Position
+from stepstream.jobs.runtime.fold_batch import FAILED, BatchFolder, Position
 from stepstream.jobs.runtime.log_reader import Committed, LogReader
-from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
-from stepstream.jobs.runtime.state import Changes, PartitionState
+from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.catalogue import DEAD_LETTERS
 
 log = logging.getLogger(__name__)
@@ -32,21 +31,6 @@ MissingOffsets = Mapping[str, tuple[int, int]]
 """Offsets [begin, end) to fold again, by input topic."""
 
 
-class FoldBatch(Protocol):
-    """Folds a batch, as `BatchFolder.fold`."""
-
-    def __call__(
-        self,
-        partition: Partition,
-        records: Sequence[Record],
-        *,
-        replaying: bool = False,
-        skipped: Set[Position] = frozenset(),
-    ) -> tuple[Changes, Outputs]:
-        """Fold records."""
-        ...
-
-
 class Recovery:
     """Opens partitions of one job. Use from one thread."""
 
@@ -56,10 +40,10 @@ class Recovery:
         folder: Path,
         reader: LogReader,
         decode: Decode,
-        fold_batch: FoldBatch,
+        batch_folder: BatchFolder,
     ) -> None:
         self._job, self._folder, self._reader = job, folder, reader
-        self._decode, self._fold_batch = decode, fold_batch
+        self._decode, self._batch_folder = decode, batch_folder
 
     def open(self, numbers: Iterable[int]) -> list[Partition]:
         """Open partitions with their state at the committed offsets; rebuild where needed.
@@ -167,7 +151,7 @@ class Recovery:
 
     def _fold_without_publishing(self, partition: Partition, records: list[Record], skipped: Set[Position]) -> None:
         state = partition.state
-        changes, _ = self._fold_batch(partition, records, replaying=True, skipped=skipped)
+        changes, _ = self._batch_folder.fold(partition, records, replaying=True, skipped=skipped)
         position = {record.topic: record.offset + 1 for record in records}
         state.write(changes, position, state.written_ms)
         for record in records:
