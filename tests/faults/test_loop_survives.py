@@ -38,7 +38,7 @@ def test_a_kill_of_any_process_loses_and_duplicates_nothing(stack: Stack) -> Non
     ):
         attempts = work_and_kill(stack)
         sent = [SentTrajectory(a.trajectory_id, a.steps, bool(a.feedback), a.unsure) for a in attempts]
-        wait_until(lambda: arrived(figures, sent), "everything sent is in the tables")
+        wait_until(lambda: not missing(figures, sent), lambda: f"not in the tables: {missing(figures, sent)}")
         account = reconcile(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
         assert (account.lost, account.duplicated) == (0, 0), account
         wait_until(
@@ -70,12 +70,16 @@ def work_and_kill(stack: Stack) -> list[Attempt]:
     return attempts
 
 
-def arrived(figures: RunStats, sent: list[SentTrajectory]) -> bool:
-    ended = [entry.trajectory_id for entry in sent if entry.ended]
+def missing(figures: RunStats, sent: list[SentTrajectory]) -> list[str]:
+    """Describe what the tables lack of the trajectories that were sent."""
     stored = figures.stored_steps([entry.trajectory_id for entry in sent])
-    return figures.labelled(ended) == len(ended) and all(
-        stored.get(entry.trajectory_id, (0, 0))[0] >= entry.steps for entry in sent
-    )
+    unlabelled = figures.unlabelled([entry.trajectory_id for entry in sent if entry.ended])
+    lacking = [
+        f"{entry.trajectory_id}: {rows} of {entry.steps} steps"
+        for entry in sent
+        if (rows := stored.get(entry.trajectory_id, (0, 0))[0]) < entry.steps
+    ]
+    return lacking + [f"{trajectory_id}: no label" for trajectory_id in sorted(unlabelled)]
 
 
 def ledger_counts(attempts: list[Attempt]) -> tuple[int, int]:

@@ -96,7 +96,7 @@ class Demo:
         attempts = asyncio.run(evaluate(self._settings, self._settings.demo.held_out, name))
         self._sent += _sent_trajectories(attempts)
         ids = [attempt.trajectory_id for attempt in attempts]
-        self._wait_until(lambda: self._stats.labelled(ids) == len(ids))
+        self._wait_until(lambda: not self._stats.unlabelled(ids))
         return self._stats.held_out(ids)
 
     def _reconcile(self) -> Reconciliation:
@@ -107,7 +107,7 @@ class Demo:
 
         def have_arrived() -> bool:
             stored = sum(rows for _, rows in self._stats.stored_steps(ids).values())
-            return stored >= steps and self._stats.labelled(ended) == len(ended)
+            return stored >= steps and not self._stats.unlabelled(ended)
 
         self._wait_until(have_arrived)
         return reconcile(self._sent, self._stats.stored_steps(ids), self._labels.read())

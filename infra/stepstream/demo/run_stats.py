@@ -1,6 +1,6 @@
 """Query ClickHouse for the statistics of one run, which the live view and the report show."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
@@ -143,13 +143,13 @@ class RunStats:
                 stored[str(trajectory_id)] = int(distinct), int(rows)
         return stored
 
-    def labelled(self, trajectory_ids: list[str]) -> int:
-        """Return the number of these trajectories that have a label in the table."""
-        (count,) = self._row(
-            "SELECT uniqExact(trajectory_id) FROM trajectories WHERE trajectory_id IN {ids:Array(String)}",
-            {"ids": trajectory_ids},
+    def unlabelled(self, trajectory_ids: Collection[str]) -> set[str]:
+        """Return those of the trajectories that have no label in the table."""
+        rows = self._rows(
+            "SELECT DISTINCT trajectory_id FROM trajectories WHERE trajectory_id IN {ids:Array(String)}",
+            {"ids": list(trajectory_ids)},
         )
-        return int(count)
+        return set(trajectory_ids) - {str(trajectory_id) for (trajectory_id,) in rows}
 
     def served_max_lag(self) -> int:
         """Return the maximum over the run of a worker's newest known version minus its served version."""
