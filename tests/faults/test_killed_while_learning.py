@@ -115,6 +115,8 @@ class Weights:
     def write(self, folder: Path, **_: object) -> None:
         write_weights(folder, self._trained)
 
+    def end_write(self) -> None: ...
+
 
 def trained_in(folder: Path) -> list[str]:
     return (folder / "training/optimizer.safetensors").read_text().split()

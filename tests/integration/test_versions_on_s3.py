@@ -12,7 +12,6 @@ import torch
 from s3_server import BUCKET, SECRET, S3Server
 from version_lineage import Lineage, published_weights
 
-from stepstream.core.process import Fatal
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import VersionRejected
@@ -167,7 +166,7 @@ def test_a_store_that_refuses_is_reported_without_the_secret(
     with caplog.at_level("DEBUG", "stepstream"):
         with pytest.raises(VersionRejected, match=rf"m@3: s3://.*/config\.json cannot be read: .*{reason}") as fetched:
             fetch(checkpoint, tmp_path / "cache")
-        with pytest.raises(Fatal, match=rf"learner\.checkpoints: s3://.* cannot be written.*: .*{reason}") as stopped:
+        with pytest.raises(OSError, match=rf"learner\.checkpoints: s3://.* cannot be written.*: .*{reason}") as stopped:
             learner.publish()
         with pytest.raises(OSError, match=reason) as kept:
             remove(checkpoint["uri"])

@@ -62,6 +62,12 @@ class ServiceProcess:
         """Log of all starts."""
         return self._log.read_text()
 
+    def limit_file_size(self, limit: int) -> None:
+        """Let each write beyond `limit` bytes of a file fail, as on a full disk; -1: no limit."""
+        assert self._process is not None
+        process = psutil.Process(self._process.pid)
+        process.rlimit(psutil.RLIMIT_FSIZE, (limit, process.rlimit(psutil.RLIMIT_FSIZE)[1]))
+
     def children(self) -> list[psutil.Process]:
         """Return its child processes and their descendants."""
         assert self._process is not None
@@ -83,10 +89,19 @@ class ServiceProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
-    def stop(self) -> int:
-        """Send SIGTERM; return the exit status."""
+    def request_stop(self) -> None:
+        """Send SIGTERM."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        """Send SIGTERM; return the exit status."""
+        self.request_stop()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end of the process; return the exit status."""
+        assert self._process is not None
         try:
             return self._process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -1,5 +1,7 @@
 """Load and train policies in ranks; every function is called by each of them."""
 
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ from rank_training import save
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.sequences import TokenSequence
-from stepstream.learner.model.distributed import gather_full, local_shard
+from stepstream.learner.model.checkpoint import write_version
+from stepstream.learner.model.distributed import current_ranks, gather_full, local_shard
 from stepstream.learner.model.forward import _probe
 from stepstream.learner.model.policy import Policy
+from stepstream.learner.model.rank_groups import WRITERS
 from stepstream.learner.training.trainer import Trainer
 
 
@@ -45,6 +49,24 @@ def trained(folder: Path, target: Path | None, updates: tuple[int, ...], fields:
         save(trainer, folder, target)
     weights = {name: gather_full(weight.detach()).numpy() for name, weight in trainer.policy.weights.items()}
     return {"weights": weights, "norms": [figure["grad_norm"] for figure in figures]}
+
+
+def saved_after_a_fault(folder: Path, target: Path) -> str:
+    """Write a version from two ranks; the second's disk is full at first. Return the fault that rank 0 raised."""
+    snapshot = Policy(folder, config_of(reproducible=False)).snapshot()
+    pids = WRITERS.gather(os.getpid())
+    if current_ranks().rank:
+        snapshot.help_write()
+        return ""
+    limits = resource.prlimit(pids[1], resource.RLIMIT_FSIZE)
+    resource.prlimit(pids[1], resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        write_version(snapshot, folder, target)
+    except OSError as error:
+        resource.prlimit(pids[1], resource.RLIMIT_FSIZE, limits)
+        write_version(snapshot, folder, target)
+        return str(error)
+    return "no fault"
 
 
 def peak_of_load(folder: Path) -> tuple[int, int]:

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop
+from stepstream.learner import metrics as learner_metrics
 from stepstream.learner.model.snapshot import Snapshot
 from stepstream.learner.publish import prune_version_cache, publish_version
 from stepstream.topics.events import Checkpoint, UpdateInput
@@ -19,6 +21,11 @@ from stepstream.topics.producer import EventProducer
 from stepstream.versions.shared_memory import SharedVersions
 
 log = logging.getLogger(__name__)
+
+_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
+"""Shortest and longest time between two attempts to write a version."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,7 @@ class BackgroundPublisher:
                     stop=self._stop,
                     adapter_base=self._adapter_base,
                     shared=self._shared,
+                    attempt=self._retry,
                 )
                 prune_version_cache(self._settings, [*self._keep, self._folder, folder])
                 self._result = Published(checkpoint, folder, time.monotonic() - started_s)
@@ -119,12 +127,34 @@ class BackgroundPublisher:
         self._thread = threading.Thread(target=run, name="publisher", daemon=True)
         self._thread.start()
 
+    def _retry(self, step: Callable[[], T]) -> T:
+        """Call `step` until the disk and the store accept what it writes.
+
+        Raises:
+            Fatal: they do not, and a stop was requested.
+        """
+        name, wait_s = f"{self._parent['model']}@{self._parent['version'] + 1}", _RETRY_S
+        while True:
+            try:
+                result = step()
+            except OSError as fault:
+                learner_metrics.PUBLICATION_FAULTS.inc()
+                learner_metrics.PUBLICATION_FAILING.set(1)
+                if self._stop:
+                    raise Fatal(f"{name} cannot be written and is not published: {fault}") from fault
+                log.warning("%s cannot be written, next attempt in %g s: %s", name, wait_s, fault)
+                self._stop.wait(wait_s)
+                wait_s = min(2 * wait_s, _MAX_RETRY_S)
+            else:
+                learner_metrics.PUBLICATION_FAILING.set(0)
+                return result
+
     def take(self, wait_s: float = 0.0) -> Published | None:
         """Return the version in publication once it is durable; None: it is not yet, or there is none.
 
         Raises:
             Fenced: another learner of the model took over.
-            Fatal: the files cannot be written, or a stop was requested before the event was durable.
+            Fatal: a stop was requested before the files could be written, or before the event was durable.
             DeliveryFailed: Kafka rejected the event.
         """
         if self._thread is None:
@@ -134,9 +164,6 @@ class BackgroundPublisher:
             return None
         self._thread = None
         result, self._result = self._result, None
-        if isinstance(result, OSError):
-            name = f"{self._parent['model']}@{self._parent['version'] + 1}"
-            raise Fatal(f"{name} cannot be written and is not published: {result}") from result
         if isinstance(result, Exception):
             raise result
         assert result is not None

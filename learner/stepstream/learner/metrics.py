@@ -50,6 +50,12 @@ PUBLICATION = Histogram(
     "Time from the copy of a version's state to the acknowledgement of its event; training goes on meanwhile.",
     buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
 )
+PUBLICATION_FAULTS = Counter(
+    "stepstream_learner_publication_faults", "Attempts to write a version that the disk or the store refused."
+)
+PUBLICATION_FAILING = Gauge(
+    "stepstream_learner_publication_failing", "1 while the newest version cannot be written; the learner tries again."
+)
 READER_CPU = Counter(
     "stepstream_learner_reader_cpu_seconds", "CPU time of the thread that reads and decodes while updates run."
 )

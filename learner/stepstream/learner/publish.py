@@ -8,7 +8,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop
@@ -54,6 +56,21 @@ _ROOT_ATTEMPTS = 3
 _GRACE_S = 5.0
 """Seconds after which `flush_producer` gives up once a stop was requested."""
 
+T = TypeVar("T")
+
+
+class Attempt(Protocol):
+    """Calls a function that writes to the disk or the store; after an OSError it may call it again."""
+
+    def __call__(self, step: Callable[[], T], /) -> T:
+        """Return the result of `step`."""
+        ...
+
+
+def once(step: Callable[[], T]) -> T:
+    """Call a function once."""
+    return step()
+
 
 def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bool = False) -> Checkpoint:
     """Publish a model's folder as the root of a new lineage, numbered after the newest version of the model.
@@ -74,9 +91,9 @@ def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bo
         event_id = new_event_id()
         # The folder is named by the number that the version has if nobody publishes meanwhile.
         target = _local_target(settings, model, _next_version(settings, codec, model), event_id)
-        with _marked(settings, model, [target], "models publish"):
+        with _marked(settings, model, [target], "models publish", _fatal):
             files = write_root(folder, target)
-            uri = _stored(settings, model, target)
+            uri = _fatal(lambda: _stored(settings, model, target))
             checkpoint = _announce_root(
                 settings,
                 codec,
@@ -127,6 +144,7 @@ def publish_version(
     stop: Stop,
     adapter_base: int | None = None,
     shared: SharedVersions | None = None,
+    attempt: Attempt = once,
 ) -> tuple[Checkpoint, Path]:
     """Publish a trainer's state as the version after `parent`, in four steps. Other ranks call `Snapshot.help_write`.
 
@@ -152,27 +170,29 @@ def publish_version(
         stop: ends waits.
         adapter_base: version that the policy's adapters belong to; None: no version has exactly these weights.
         shared: keeps a copy in memory for workers on this machine.
+        attempt: calls each part of step 1, again after an OSError if it wants. The event is sent once.
 
     Raises:
         Fenced: another learner of the model took over.
         DeliveryFailed: Kafka rejected the event.
-        Fatal: the store does not accept a file; or a stop was requested before the event was durable.
+        Fatal: a stop was requested before the event was durable.
+        OSError: the disk or the store does not accept a file, and `attempt` gave up.
     """
     model, version = parent["model"], parent["version"] + 1
     is_delta_form = settings.learner.version_format == "delta"
     published = _local_target(settings, model, version, event_id)
     folder = _local_target(settings, model, version, event_id, keep=True) if is_delta_form else published
-    with _marked(settings, model, dict.fromkeys((folder, published)), owner_id(model)):
-        lora = settings.learner.version_format == "lora" and adapter_base is not None
-        files = write_version(snapshot, parent_folder, folder, adapters_only=lora)
+    lora = settings.learner.version_format == "lora" and adapter_base is not None
+    with _marked(settings, model, dict.fromkeys((folder, published)), owner_id(model), attempt):
+        files = attempt(lambda: write_version(snapshot, parent_folder, folder, adapters_only=lora))
         digest, is_delta = weights_sha256(files), False
         if is_delta_form:
             delta = None
             if version % settings.learner.full_every:
-                delta = write_as_delta(folder, parent_folder, published)
+                delta = attempt(lambda: write_as_delta(folder, parent_folder, published))
             is_delta = delta is not None
-            files = delta if delta is not None else write_copy(folder, published)
-        uri = _stored(settings, model, published)
+            files = delta if delta is not None else attempt(lambda: write_copy(folder, published))
+        uri = attempt(lambda: _stored(settings, model, published))
         checkpoint = _checkpoint(settings, model, version, event_id, uri, files, resume_offsets)
         checkpoint["weights_sha256"] = digest
         checkpoint["format"] = "lora" if lora else "delta" if is_delta else "full"
@@ -216,16 +236,22 @@ def prune_version_cache(settings: Settings, keep: Iterable[Path]) -> None:
 
 
 @contextmanager
-def _marked(settings: Settings, model: str, folders: Iterable[Path], owner: str) -> Iterator[None]:
+def _marked(settings: Settings, model: str, folders: Iterable[Path], owner: str, attempt: Attempt) -> Iterator[None]:
     """Mark local folders of one version, and its address in a store, until the block ends without a fault."""
+    address = settings.learner.checkpoints
     with ExitStack() as stack:
-        for folder in folders:
+
+        def mark_folder(folder: Path) -> None:
             stack.enter_context(marked_folder(folder))
+
+        def mark_address(name: str) -> None:
+            with _named(address):
+                stack.enter_context(marked_address(address, model, name, owner))
+
+        for folder in folders:
+            attempt(partial(mark_folder, folder))
             name = folder.name
-        try:
-            stack.enter_context(marked_address(settings.learner.checkpoints, model, name, owner))
-        except OSError as error:
-            raise _refused(settings.learner.checkpoints, error) from error
+        attempt(partial(mark_address, name))
         yield
 
 
@@ -253,21 +279,31 @@ def _stored(settings: Settings, model: str, folder: Path) -> str:
     """Return the address of a version's folder, after its upload if versions are in a store.
 
     Raises:
-        Fatal: the store does not accept a file.
+        OSError: the store does not accept a file.
     """
     address = settings.learner.checkpoints
     if not is_remote(address):
         return folder.as_uri()
     uri = f"{address.rstrip('/')}/{model}/{folder.name}"
-    try:
+    with _named(uri):
         upload(folder, uri)
-    except OSError as error:
-        raise _refused(uri, error) from error
     return uri
 
 
-def _refused(uri: str, error: OSError) -> Fatal:
-    return Fatal(f"learner.checkpoints: {uri} cannot be written, the version is not published: {error}")
+@contextmanager
+def _named(uri: str) -> Iterator[None]:
+    """Let an error of the store name the setting and the address."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"learner.checkpoints: {uri} cannot be written: {error}") from error
+
+
+def _fatal(step: Callable[[], T]) -> T:
+    try:
+        return step()
+    except OSError as error:
+        raise Fatal(f"{error}; the version is not published") from error
 
 
 def owner_id(model: str) -> str:

@@ -36,7 +36,8 @@ def marked_folder(folder: Path) -> Iterator[None]:
     handle = _locked(marker)
     try:
         yield
-        marker.unlink(missing_ok=True)
+        with _logged(marker):
+            marker.unlink(missing_ok=True)
     finally:
         os.close(handle)
 
@@ -64,9 +65,20 @@ def marked_address(address: str, model: str, name: str, owner: str) -> Iterator[
         yield
     except BaseException:
         # A newer learner may have removed it while this one was still uploading.
-        write_object(folder, name, content)
+        with _logged(f"{folder}/{name}"):
+            write_object(folder, name, content)
         raise
-    remove(folder, name)
+    with _logged(f"{folder}/{name}"):
+        remove(folder, name)
+
+
+@contextmanager
+def _logged(marker: Path | str) -> Iterator[None]:
+    """Log a fault that must not change the outcome of a publication: a restart handles the marker."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("the marker %s was not updated: %s", marker, error)
 
 
 def remove_unfinished(

@@ -83,7 +83,7 @@ def write_version(
 ) -> list[CheckpointFile]:
     """Write a trainer's state and the parent's other files (tokenizer, templates), and describe the files.
 
-    For rank 0; the other ranks call `Snapshot.help_write`.
+    For rank 0; the other ranks call `Snapshot.help_write`. May be called again after an OSError.
     """
     with _atomic_folder(target) as scratch:
         if adapters_only:
@@ -91,7 +91,9 @@ def write_version(
             _copy_beside_weights(weights_folder(parent), scratch / layout.WEIGHTS)
         else:
             write_files(snapshot, parent, scratch)
-    return describe(target)
+    files = describe(target)
+    snapshot.end_write()
+    return files
 
 
 def write_as_delta(full: Path, parent: Path, target: Path) -> list[CheckpointFile] | None:

@@ -5,6 +5,7 @@ Each rank copies the rows that it holds to host memory, from which they are late
 """
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -26,6 +27,8 @@ from stepstream.learner.model.row_files import RowFile, Rows, split_files
 from stepstream.learner.model.tensor_files import OPTIMIZER
 from stepstream.versions import layout
 from stepstream.versions.layout import indexed_files
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +53,22 @@ class Snapshot:
     def write(self, folder: Path, *, adapters_only: bool = False) -> None:
         """Write `weights/` and `training/` into an existing folder; the same values give the same bytes.
 
-        Blocks until the files of all ranks are durable. For rank 0; the other ranks call `help_write`.
+        Blocks until the files of all ranks are durable. For rank 0; the other ranks call `help_write`. After a fault it
+        may be called again, with another folder, until `end_write`.
 
         Args:
             folder: folder that all ranks can write to.
             adapters_only: leave out the weights that the adapters belong to.
 
         Raises:
-            OSError: this rank cannot write a file.
-            Fatal: another rank cannot.
+            OSError: a rank cannot write a file.
+            Fatal: another fault of another rank.
         """
-        try:
-            (folder / layout.WEIGHTS).mkdir()
-            (folder / layout.TRAINING).mkdir()
-            files = self._files(adapters_only)
-            for file in files:
-                file.create(folder)
-        except BaseException:
-            WRITERS.broadcast(None)
-            raise
+        (folder / layout.WEIGHTS).mkdir()
+        (folder / layout.TRAINING).mkdir()
+        files = self._files(adapters_only)
+        for file in files:
+            file.create(folder)
         WRITERS.broadcast((folder, adapters_only))
         self._write_rows(folder, files)
         if not adapters_only:
@@ -77,17 +77,23 @@ class Snapshot:
             self._write_adapter(folder, self.adapter, adapters_only)
 
     def help_write(self) -> None:
-        """Write this rank's rows into the files of rank 0's `write`; for the other ranks. Blocks until then.
+        """Write this rank's rows into the files of each of rank 0's calls of `write`; for the other ranks.
+
+        Blocks until rank 0 calls `end_write`. Rank 0 raises the faults of all ranks.
 
         Raises:
-            Fatal: another rank cannot write.
-            OSError: this rank cannot write a file.
+            Fatal: rank 0 is gone.
         """
-        command = WRITERS.receive()
-        if command is None:
-            raise Fatal("rank 0 cannot create the files of a version; its log has the reason")
-        folder, adapters_only = command
-        self._write_rows(folder, self._files(adapters_only))
+        while (command := WRITERS.receive()) is not None:
+            folder, adapters_only = command
+            try:
+                self._write_rows(folder, self._files(adapters_only))
+            except (OSError, Fatal) as fault:
+                log.warning("an attempt to write a version failed: %s", fault)
+
+    def end_write(self) -> None:
+        """Let the other ranks return from `help_write`: the version is complete. For rank 0."""
+        WRITERS.broadcast(None)
 
     @torch.no_grad()
     def _write_rows(self, folder: Path, files: list[RowFile]) -> None:
@@ -97,12 +103,13 @@ class Snapshot:
                 file.write(folder)
         except Exception as error:  # the other ranks wait for the outcome
             fault = error
-        faults = WRITERS.gather(None if fault is None else repr(fault))
+        faults = WRITERS.gather(None if fault is None else (repr(fault), isinstance(fault, OSError)))
         if fault is not None:
             raise fault
-        for rank, text in enumerate(faults):
-            if text is not None:
-                raise Fatal(f"rank {rank} cannot write its rows of a version: {text}")
+        for rank, other in enumerate(faults):
+            if other is not None:
+                text, is_refused = other
+                raise (OSError if is_refused else Fatal)(f"rank {rank} cannot write its rows of a version: {text}")
 
     def _files(self, adapters_only: bool) -> list[RowFile]:
         files = split_files(layout.TRAINING, self.optimizer, OPTIMIZER)

@@ -88,7 +88,7 @@ class _WritingThread:
         while (snapshot := self._queue.get()) is not None:
             try:
                 snapshot.help_write()
-            except Exception:  # rank 0 hears of it in the same exchange, and ends all ranks
+            except Exception:  # without this rank, rank 0's exchange fails and ends all ranks
                 log.exception("this rank's rows of a version were not written")
                 return
 
