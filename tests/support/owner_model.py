@@ -23,9 +23,13 @@ from stepstream.jobs.runtime.log_reader import Committed
 from stepstream.jobs.runtime.outputs import Output
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.snapshot_store import SnapshotStore
+from stepstream.jobs.runtime.snapshots import SnapshotWriter
 from stepstream.jobs.runtime.transaction import Refused
 
 T0_MS = 1_760_000_100_000
+INTERVAL_S = 600.0
+"""Seconds between two snapshots."""
 CODEC = LocalCodec()
 
 
@@ -57,6 +61,8 @@ class Log:
 
     def __init__(self) -> None:
         self.topics: dict[str, list[Entry]] = {}
+        self.begins: dict[str, int] = {}
+        """First offset of each topic; without an entry: 0."""
         self.committed: dict[str, Committed] = {}
         self.generation, self.owner = 0, ""
         self.transactions: dict[str, Transaction] = {}
@@ -71,6 +77,10 @@ class Log:
 
     def end(self, topic: str) -> int:
         return len(self.topics.get(topic, []))
+
+    def delete_before(self, topic: str, offset: int) -> None:
+        """Delete the first records, as retention does."""
+        self.begins[topic] = offset
 
     def last_stable_offset(self, topic: str) -> int:
         states = [entry.state for entry in self.topics.get(topic, [])]
@@ -95,7 +105,7 @@ class Log:
 
     def read(self, topic: str, begin: int, end: int) -> list[Record]:
         stable = self.last_stable_offset(topic)
-        entries = self.topics.get(topic, [])[begin : min(end, stable)]
+        entries = self.topics.get(topic, [])[max(begin, self.begins.get(topic, 0)) : min(end, stable)]
         return [entry.record for entry in entries if entry.state == "committed" and entry.record is not None]
 
     def events(self, topic: str) -> list[Any]:
@@ -116,13 +126,13 @@ class Reader:
         return {(topic, 0): self._log.committed[topic] for topic in topics if topic in self._log.committed}
 
     def bounds(self, topic: str, _partition: int) -> tuple[int, int]:
-        return 0, self._log.last_stable_offset(topic)
+        return self._log.begins.get(topic, 0), self._log.last_stable_offset(topic)
 
     def ends(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return {(topic, number): self._log.end(topic) for topic, number in partitions}
 
     def since(self, topic: str, _timestamp_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
-        return {(topic, 0): (0, self._log.end(topic))}
+        return {(topic, 0): (self._log.begins.get(topic, 0), self._log.end(topic))}
 
     def read(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[list[Record]]:
         self._log.settle(self._outcome)
@@ -184,29 +194,47 @@ class Worker:
 
     def __init__(self, name: str, log: Log, folder: Path, make_job: Callable[[Settings], FoldJob]) -> None:
         self.name, self.log, self._folder, self._make_job = name, log, folder, make_job
-        self.processes, self.losses = 0, 0
+        self.processes, self.losses, self.clock_s = 0, 0, 0.0
         self.interrupt: Callable[[str], None] = lambda _point: None
         self.outcome: Callable[[], str] = lambda: "aborted"
         self.processor: FoldProcessor | None = None
         self.member: GroupMember | None = None
         self.positions: dict[str, int] = {}
         self.inputs: tuple[str, ...] = ()
+        self.settings: dict[str, Any] = {}
+        """Of the jobs, for the next process."""
+        self.state = folder
 
     def start(self) -> None:
         """Start a process."""
         self.processes += 1
-        configured = Settings(jobs=JobsSettings(state=self._folder / f"{self.name}-{self.losses}"))
+        snapshots = str(self._folder / "snapshots")
+        folder = self._folder / f"{self.name}-{self.losses}"
+        fields: dict[str, Any] = {"state": folder, "snapshots": snapshots, "snapshot_interval_s": INTERVAL_S}
+        configured = Settings(jobs=JobsSettings(**fields | self.settings))
         job = self._make_job(configured)
+        self.state = folder / job.name
         self.inputs = tuple(job.inputs)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(processor, "sealing_codec", lambda _: LocalCodec())
             patch.setattr(processor, "LogReader", lambda *_: Reader(self.log, self.outcome))
             patch.setattr(processor, "TransactionalPublisher", self._publisher)
+            patch.setattr(processor, "SnapshotWriter", self._snapshot_writer)
             self.processor = FoldProcessor(configured, job, lambda: False)
         self.member = None
 
     def _publisher(self, *_: Any) -> Publisher:
         return Publisher(self.log, self.name, lambda point: self.interrupt(point))
+
+    def _snapshot_writer(self, store: SnapshotStore, folder: Path, interval_s: float) -> SnapshotWriter:
+        """A writer that uploads at once in the calling thread, by the model's clock."""
+        return SnapshotWriter(store, folder, interval_s, start=lambda upload: upload(), now_s=lambda: self.clock_s)
+
+    def snapshot(self) -> None:
+        """Let the time of a snapshot come."""
+        assert self.processor is not None
+        self.clock_s += INTERVAL_S
+        self.processor.tick()
 
     def kill(self, *, with_folder: bool = False) -> None:
         """End the process; `with_folder` also loses its machine."""
@@ -225,7 +253,8 @@ class Worker:
         self.member = GroupMember("group", self.log.generation, self.log.owner, self.name)
         self.processor.open([0], self.member)
         committed = self.log.committed
-        self.positions = {topic: committed[topic].offset if topic in committed else 0 for topic in self.inputs}
+        begins = {topic: self.log.begins.get(topic, 0) for topic in self.inputs}
+        self.positions = {t: max(low, committed[t].offset if t in committed else low) for t, low in begins.items()}
 
     def deliver(self, most: int) -> bool:
         """Process the next fetch, of up to `most` records a topic. Return False if there is nothing to read."""

@@ -23,6 +23,22 @@ class JobsSettings(Section):
         unit="s",
         ge=1.5,
     )
+    snapshots: str = setting(
+        "",
+        "Folder or fsspec address (as `s3://bucket/prefix`) for snapshots of the state; default: `state-snapshots` "
+        "below `learner.checkpoints` if that is an address, else `DATA/state-snapshots`.",
+    )
+    snapshot_interval_s: float = setting(
+        600.0, "Time between two snapshots of a partition's state; 0: none are taken.", unit="s", ge=0
+    )
+    snapshot_keep: int = setting(
+        2, "Newest snapshots of a partition that are kept, beside those of the last hour.", unit="snapshots", ge=1
+    )
+    missing_history: Literal["stop", "accept"] = setting(
+        "stop",
+        "What a job does if the log no longer has records that its state needs, and no snapshot has them: `stop` with "
+        "an error, or `accept` the loss, count it and go on with the records that are left.",
+    )
     batch: int = setting(500, "Largest number of records in one batch.", unit="records", ge=1)
     within_s: float = setting(0.0, "Longest time to fill a batch after its first record.", unit="s", ge=0)
     dead_letter_share: float = setting(

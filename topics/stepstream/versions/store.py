@@ -4,6 +4,7 @@ Credentials and endpoints are those of the store's client, which takes them from
 variables, or fsspec's, as `FSSPEC_S3_ANON`.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,8 +90,51 @@ def read_objects(uri: str) -> list[tuple[str, bytes]]:
         return [(path.rpartition("/")[2], system.cat_file(path)) for path in paths if not path.endswith("/")]
 
 
+def write_file(uri: str, path: str, content: Path | bytes) -> None:
+    """Write one file below an address: readers see all of it, or nothing. It is durable on return.
+
+    Args:
+        uri: address of a folder, which need not exist.
+        path: name below the address; may contain `/`.
+        content: the bytes, or the local file to copy.
+
+    Raises:
+        OSError: the store does not accept it.
+    """
+    local = local_path(uri)
+    if local is not None:
+        _write_local(local / path, content)
+        return
+    system, root = _system_of(uri)
+    target = f"{root}/{path}"
+    with _client_errors():
+        if urlsplit(uri).scheme not in _WITHOUT_FOLDERS:
+            system.makedirs(target.rpartition("/")[0], exist_ok=True)
+        if isinstance(content, bytes):
+            system.pipe_file(target, content)
+        else:
+            system.put_file(str(content), target)
+
+
+def list_names(uri: str) -> list[str]:
+    """Return the sorted names directly below an address; empty if there is nothing.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    local = local_path(uri)
+    if local is not None:
+        return sorted(entry.name for entry in local.iterdir()) if local.exists() else []
+    system, root = _system_of(uri)
+    with _client_errors():
+        system.invalidate_cache()
+        if not system.exists(root):
+            return []
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in system.ls(root, detail=False))
+
+
 def remove(uri: str, part: str = "") -> None:
-    """Remove the folder at an address, or a part of it; what does not exist is removed already.
+    """Remove the folder at an address, or a folder or file of it; what does not exist is removed already.
 
     Raises:
         OSError: the store does not remove a file.
@@ -98,13 +142,32 @@ def remove(uri: str, part: str = "") -> None:
     local = local_path(uri)
     if local is not None:
         target = local / part
-        if target.exists():
+        if target.is_file():
+            target.unlink(missing_ok=True)
+        elif target.exists():
             shutil.rmtree(target)
         return
     system, root = _system_of(uri)
     with _client_errors():
         if system.exists(f"{root}/{part}".rstrip("/")):
             system.rm(f"{root}/{part}".rstrip("/"), recursive=True)
+
+
+def _write_local(target: Path, content: Path | bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        with partial.open("wb") as out:
+            if isinstance(content, bytes):
+                out.write(content)
+            else:
+                with content.open("rb") as source:
+                    shutil.copyfileobj(source, out, _CHUNK)
+            out.flush()
+            os.fsync(out.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -67,3 +67,5 @@ class Partition:
         self.fold = fold
         self.pending_tick: tuple[int, dict[str, int]] | None = None
         """Time of a tick that is due, in milliseconds, and the end offsets of the inputs at that time."""
+        self.rebuilt = False
+        """True if much of the log was folded to open it."""

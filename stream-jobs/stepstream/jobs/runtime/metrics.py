@@ -22,6 +22,17 @@ REDACTIONS = Counter("stepstream_job_redactions", "Values redacted.", ["rule"])
 JUDGED = Counter("stepstream_job_judged", "Steps that a user's next message could score.", ["result"])
 VERIFIED = Counter("stepstream_job_verified", "Cases that verifiers processed.", ["verification", "result"])
 REPLAYED = Counter("stepstream_job_replayed", "Records folded without publishing, to rebuild state.", ["topic"])
+HISTORY_LOST = Counter(
+    "stepstream_job_history_lost",
+    "Offsets that the log deleted before the state had them, and that were accepted.",
+    ["topic"],
+)
+SNAPSHOTS = Counter(
+    "stepstream_job_snapshots", "Snapshots of state: `written`, `restored`, `refused` or `failed`.", ["result"]
+)
+SNAPSHOT_AGE = Gauge(
+    "stepstream_job_snapshot_age_seconds", "Longest time for which a partition's changes are in no snapshot."
+)
 STATE_ADDED = Counter("stepstream_job_state_added", "Entries added to the saved state.", ["kind"])
 STATE_REMOVED = Counter(
     "stepstream_job_state_removed", "Entries removed from the saved state, by age or by the cap.", ["kind", "why"]

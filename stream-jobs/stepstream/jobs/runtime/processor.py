@@ -25,6 +25,8 @@ from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record, TopicPartition
 from stepstream.jobs.runtime.recovery import Recovery
 from stepstream.jobs.runtime.retry import retry_while
+from stepstream.jobs.runtime.snapshot_store import SnapshotStore
+from stepstream.jobs.runtime.snapshots import SnapshotRestorer, SnapshotWriter, snapshot_address
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.runtime.transaction import TransactionalPublisher, committed_offsets
 from stepstream.topics.codec import CodecError, RegistryUnavailable
@@ -57,7 +59,24 @@ class FoldProcessor:
         self._reader = LogReader(settings.kafka, consumer_group(job.name), cancelled)
         folder = state_folder(settings) / job.name
         self._batch_folder = BatchFolder(job, self._decode, self._outputs)
-        self._recovery = Recovery(job, folder, self._reader, self._decode, self._batch_folder)
+        self._closed = False
+        snapshots = SnapshotStore(
+            snapshot_address(settings),
+            job.name,
+            job.version,
+            settings.jobs.snapshot_keep,
+            lambda: self._closed,
+        )
+        self._snapshots = SnapshotWriter(snapshots, folder, settings.jobs.snapshot_interval_s)
+        self._recovery = Recovery(
+            job,
+            folder,
+            self._reader,
+            self._decode,
+            self._batch_folder,
+            SnapshotRestorer(snapshots, job, cancelled),
+            accept_lost_history=settings.jobs.missing_history == "accept",
+        )
         self._dead_letter_limit = DeadLetterLimit(settings.jobs.dead_letter_share)
         self._partitions: dict[int, Partition] = {}
         self._member: GroupMember | None = None
@@ -71,6 +90,8 @@ class FoldProcessor:
         self._publisher.initialize()
         self.close(list(self._partitions))
         self._partitions = {partition.number: partition for partition in self._recovery.open(partitions)}
+        for partition in self._partitions.values():
+            self._snapshots.opened(partition)
         self._member = member
 
     def process(self, fetch: Fetch) -> None:
@@ -164,6 +185,8 @@ class FoldProcessor:
     def tick(self) -> None:
         """Let folds take their decisions in time, in partitions whose inputs are folded up to that time.
 
+        Then begin a snapshot that is due.
+
         Raises:
             Refused, Cancelled, Fatal: as `process`.
         """
@@ -181,6 +204,7 @@ class FoldProcessor:
                     partition.state.write(changes, {}, now_ms)
                     out.apply_counts()
             self._commit(batches)
+        self._snapshots.take_due(self._partitions)
 
     def _due_ticks(self, now_ms: int) -> Iterator[tuple[Partition, int]]:
         """Yield the partitions whose folds have decisions to take, each with a time before which all is folded.
@@ -208,6 +232,8 @@ class FoldProcessor:
 
     def shut_down(self) -> None:
         """Release all partitions and connections."""
+        self._closed = True
+        self._snapshots.close()
         self.close(list(self._partitions))
         self._reader.close()
         self._codec.close()

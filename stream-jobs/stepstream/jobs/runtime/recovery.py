@@ -1,9 +1,10 @@
 """Bring the state of partitions up to the group's committed offsets, with the input topics as change log.
 
-State that is up to date is only opened. State that is missing (new machine, deleted folder) or behind (another worker
-held the partition, or a kill after the commit) is rebuilt: `Recovery` folds the input from the state's position on. It
-publishes nothing, because the results were published together with the committed offsets. State is never ahead of
-them, unless an earlier release wrote it or an operator reset the offsets; then all of it is rebuilt.
+State that is up to date is only opened. State that is missing (new machine, deleted folder) or far behind (another
+worker held the partition) is replaced by the newest snapshot that is not ahead of the committed offsets. Then
+`Recovery` folds the input from the state's position on. It publishes nothing, because the results were published
+together with the committed offsets. State is never ahead of them, unless an earlier release wrote it or an operator
+reset the offsets; then it is discarded.
 """
 
 import logging
@@ -13,11 +14,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from stepstream.core.process import Fatal
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold import FoldJob, Partition
 from stepstream.jobs.runtime.fold_batch import FAILED, BatchFolder, Position
 from stepstream.jobs.runtime.log_reader import Committed, LogReader
 from stepstream.jobs.runtime.record import InvalidRecord, Record
+from stepstream.jobs.runtime.snapshots import SnapshotRestorer
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.catalogue import DEAD_LETTERS
 
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _CLOCK_SKEW_MS = 600_000
 """Allowed difference between the clocks of workers and brokers."""
+WORTH_A_SNAPSHOT = 10_000
+"""Offsets by which a snapshot must be ahead of a usable state to replace it: seconds of folding."""
 
 Decode = Callable[[Record], dict[str, Any]]
 MissingOffsets = Mapping[str, tuple[int, int]]
@@ -41,16 +46,21 @@ class Recovery:
         reader: LogReader,
         decode: Decode,
         batch_folder: BatchFolder,
+        snapshots: SnapshotRestorer,
+        *,
+        accept_lost_history: bool = False,
     ) -> None:
+        """Use the given parts; `accept_lost_history` goes on where the log and the snapshots lack records."""
         self._job, self._folder, self._reader = job, folder, reader
-        self._decode, self._batch_folder = decode, batch_folder
+        self._decode, self._batch_folder, self._snapshots = decode, batch_folder, snapshots
+        self._accept_lost_history = accept_lost_history
 
     def open(self, numbers: Iterable[int]) -> list[Partition]:
         """Open partitions with their state at the committed offsets; rebuild where needed.
 
         Raises:
             Cancelled: the work was cancelled while waiting for a broker or the registry.
-            Fatal: another process holds a state folder.
+            Fatal: another process holds a state folder, or the log has deleted records that a state needs.
         """
         numbers = sorted(numbers)
         states = []
@@ -67,6 +77,7 @@ class Recovery:
                 partitions[number] = Partition(number, state, self._job.fold(state))
                 if missing or committed_ticks[number] != state.ticks:
                     behind[number] = missing
+                    partitions[number].rebuilt = _count(missing) >= WORTH_A_SNAPSHOT
             if behind:
                 self._restore_published({number: partitions[number] for number in behind})
                 self._replay(partitions, behind)
@@ -82,7 +93,7 @@ class Recovery:
     def _synchronize(
         self, number: int, state: PartitionState, identity: str, committed: Mapping[str, Committed]
     ) -> tuple[MissingOffsets, int]:
-        """Reset state that cannot be used, and set missing positions.
+        """Discard state that cannot be used, restore a snapshot if that saves work, and set missing positions.
 
         Returns:
             The offsets that the state lacks, and the number of committed ticks.
@@ -92,7 +103,12 @@ class Recovery:
             if state.identity:
                 log.warning("rebuilding the state of %s partition %d: %s", self._job.name, number, fault)
             state.reset(identity)
-        position = {topic: max(low, state.position.get(topic, low)) for topic, (low, _) in bounds.items()}
+        first = committed.get(self._job.inputs[0])
+        ticks = int(first.metadata) if first is not None and first.metadata.isdecimal() else 0
+        lows = {topic: low for topic, (low, _) in bounds.items()}
+        self._restore_snapshot(number, state, lows, committed, ticks if first is not None else None)
+        self._check_history(number, state, lows, committed)
+        position = {topic: max(low, state.position.get(topic, low)) for topic, low in lows.items()}
         if state.position != position:
             state.write(state.begin(), position, state.written_ms)
         missing = {
@@ -100,9 +116,51 @@ class Recovery:
             for topic, entry in committed.items()
             if entry.offset > position[topic]
         }
-        first = committed.get(self._job.inputs[0])
-        ticks = int(first.metadata) if first is not None and first.metadata.isdecimal() else 0
         return missing, ticks
+
+    def _restore_snapshot(
+        self,
+        number: int,
+        state: PartitionState,
+        lows: Mapping[str, int],
+        committed: Mapping[str, Committed],
+        ticks: int | None,
+    ) -> None:
+        """Replace a state by the newest usable snapshot, if it lacks much or what the log no longer has."""
+        lacking = {topic: (state.position.get(topic, 0), entry.offset) for topic, entry in committed.items()}
+        is_cut = any(low > state.position.get(topic, 0) for topic, low in lows.items())
+        is_new = not state.position
+        if not _count(lacking) or not (is_new or is_cut or _count(lacking) >= WORTH_A_SNAPSHOT):
+            return
+        worth = 1 if is_new or is_cut else WORTH_A_SNAPSHOT
+        found = self._snapshots.find(state.identity, number, committed, ticks)
+        self._snapshots.restore([one for one in found if one.records_after(state.position) >= worth], state)
+
+    def _check_history(
+        self, number: int, state: PartitionState, lows: Mapping[str, int], committed: Mapping[str, Committed]
+    ) -> None:
+        """Check that the log still has what the state lacks.
+
+        Raises:
+            Fatal: it does not, and the loss is not accepted.
+        """
+        for topic, low in lows.items():
+            if topic not in state.position and topic not in committed:
+                continue  # the job reads this topic for the first time
+            position = state.position.get(topic, 0)
+            if low <= position:
+                continue
+            fact = (
+                f"the state of {self._job.name} partition {number} is at offset {position} of {topic}, but the log "
+                f"begins at {low}, and no snapshot covers the {low - position} offsets between"
+            )
+            if not self._accept_lost_history:
+                raise Fatal(
+                    f"{fact}: bring back the state folder or its snapshots, or go on without these records with "
+                    "STEPSTREAM_JOBS_MISSING_HISTORY=accept"
+                )
+            log.error("%s: going on without them", fact)
+            metrics.HISTORY_LOST.labels(topic).inc(low - position)
 
     def _restore_published(self, partitions: Mapping[int, Partition]) -> None:
         """Pass the events that this job published to the folds, if the job asks for them."""
@@ -156,6 +214,10 @@ class Recovery:
         state.write(changes, position, state.written_ms)
         for record in records:
             metrics.REPLAYED.labels(record.topic).inc()
+
+
+def _count(missing: MissingOffsets) -> int:
+    return sum(max(0, end - begin) for begin, end in missing.values())
 
 
 def _fault(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
+from rocksdict import BlockBasedOptions, Checkpoint, Options, Rdict, WriteBatch
 
 from stepstream.core.process import Fatal
 
@@ -91,6 +91,18 @@ class PartitionState:
         self._db = _open(self.folder)
         self.identity, self.position, self.written_ms, self.ticks = identity, Position(), 0, 0
         self._db.put(_OFFSETS, self._encode_position())
+
+    def checkpoint(self, folder: Path) -> None:
+        """Create `folder` with this state as it is now: hard links where the file system is the same; milliseconds."""
+        Checkpoint(self._db).create_checkpoint(str(folder))
+
+    def replace(self, folder: Path) -> None:
+        """Replace everything by the state in `folder`, which is moved."""
+        self._db.close()
+        shutil.rmtree(self.folder)
+        folder.rename(self.folder)
+        self._db = _open(self.folder)
+        self.identity, self.position, self.written_ms, self.ticks = self._read_position()
 
     def close(self) -> None:
         """Flush, and release the folder."""
