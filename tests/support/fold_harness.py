@@ -7,13 +7,15 @@ from typing import Any
 
 import fastavro
 
+from stepstream.config import SchemaRegistrySettings
 from stepstream.jobs.runtime.fold import Fold
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.schemas import schema
+from stepstream.topics.avro_reader import Reader, compile_reader
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.codec import Unencodable
+from stepstream.topics.codec import Codec
 
 
 @cache
@@ -21,20 +23,31 @@ def _parsed(name: str) -> Any:
     return fastavro.parse_schema(schema(name))
 
 
+@cache
+def _reader(name: str) -> Reader:
+    return compile_reader(_parsed(name))
+
+
+@cache
+def _codec() -> Codec:
+    return Codec(SchemaRegistrySettings())
+
+
 class LocalCodec:
-    """Encodes and decodes with the package's schemas, without a registry."""
+    """Encodes and decodes as a job does, with the package's schemas, without a registry."""
 
     def encode(self, topic: str, record: Any) -> bytes:
-        out = io.BytesIO()
-        try:
-            fastavro.schemaless_writer(out, _parsed(TOPICS[topic].schema), record)
-        except Exception as error:
-            raise Unencodable(str(error)) from error
-        return out.getvalue()
+        return _codec().body(topic, record)
 
     def decode(self, topic: str, value: bytes | None) -> Any:
         assert value is not None
-        return fastavro.schemaless_reader(io.BytesIO(value), _parsed(TOPICS[topic].schema), None)
+        name = TOPICS[topic].schema
+        try:
+            record, end = _reader(name)(value, 0)
+        except Exception:  # as `Codec.decode`
+            return fastavro.schemaless_reader(io.BytesIO(value), _parsed(name), None)
+        assert end == len(value)
+        return record
 
     def close(self) -> None:
         pass

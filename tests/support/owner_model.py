@@ -216,7 +216,7 @@ class Worker:
         self.state = folder / job.name
         self.inputs = tuple(job.inputs)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(processor, "sealing_codec", lambda _: LocalCodec())
+            patch.setattr(processor, "sealing_codec", lambda _, **__: LocalCodec())
             patch.setattr(processor, "LogReader", lambda *_: Reader(self.log, self.outcome))
             patch.setattr(processor, "TransactionalPublisher", self._publisher)
             patch.setattr(processor, "SnapshotWriter", self._snapshot_writer)

@@ -53,7 +53,7 @@ class Label:
         """
         self._settings = settings.label
         self._specs = specs or FixedSpec(load_spec(settings.label.reward_spec))
-        self._codec = sealing_codec(settings)
+        self._codec = sealing_codec(settings, keep_arrays=True)
         self._policies, self._cancelled = policies, cancelled
 
     def close(self) -> None:

@@ -1,54 +1,16 @@
 """Compiled writers and fastavro write the same bytes for every record type of the log."""
 
-import io
 import struct
 from typing import Any
 
-import fastavro
 import pytest
+from avro_values import PARSED, by_fastavro, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepstream.schemas import schema
 from stepstream.topics.avro_writer import compile_writer
-from stepstream.topics.catalogue import TOPICS
 
-PARSED: dict[str, Any] = {
-    name: fastavro.parse_schema(schema(name)) for name in sorted({topic.schema for topic in TOPICS.values()})
-}
 WRITERS = {name: compile_writer(parsed) for name, parsed in PARSED.items()}
-PLAIN: dict[str, st.SearchStrategy[Any]] = {
-    "null": st.none(),
-    "string": st.text(max_size=200),
-    "bytes": st.binary(max_size=200),
-    "int": st.integers(-(2**31), 2**31 - 1),
-    "long": st.integers(-(2**63), 2**63 - 1),
-    "float": st.floats(width=32),
-    "double": st.floats(),
-    "boolean": st.booleans(),
-}
-
-
-def values(kind: Any, named: dict[str, Any]) -> st.SearchStrategy[Any]:
-    if isinstance(kind, str):
-        return PLAIN[kind] if kind in PLAIN else values(named[kind], named)
-    if isinstance(kind, list):
-        return st.one_of([values(each, named) for each in kind])
-    if kind["type"] == "array":
-        return st.lists(values(kind["items"], named), max_size=3)
-    if kind["type"] == "map":
-        return st.dictionaries(st.text(max_size=9), values(kind["values"], named), max_size=3)
-    if kind["type"] == "enum":
-        return st.sampled_from(kind["symbols"])
-    if kind["type"] == "record":
-        return st.fixed_dictionaries({field["name"]: values(field["type"], named) for field in kind["fields"]})
-    return values(kind["type"], named)
-
-
-def by_fastavro(name: str, record: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, PARSED[name], record)
-    return out.getvalue()
 
 
 @pytest.mark.parametrize("name", PARSED)

@@ -9,6 +9,7 @@ from sample_records import step
 
 from stepstream.config import SchemaRegistrySettings
 from stepstream.topics.codec import Codec, CodecError, Malformed, Unencodable
+from stepstream.topics.encoded_array import EncodedArray
 from stepstream.topics.events import new_message, new_sampling
 
 SECRET = "AKIAIOSFODNN7EXAMPLE"
@@ -37,6 +38,28 @@ def test_a_decoding_error_hides_the_content(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Malformed, match="invalid start byte") as raised:
         codec.decode("steps", struct.pack(">bI", 0, 1) + body.replace(b"XX", b"\xff\xff"))
     assert SECRET not in str(raised.value)
+
+
+def test_a_kept_array_changes_neither_the_record_nor_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, keeping = Codec(SchemaRegistrySettings()), Codec(SchemaRegistrySettings(), keep_arrays=True)
+    for codec in (plain, keeping):
+        monkeypatch.setattr(codec, "_look_up_writer", lambda schema_id, codec=codec: codec._parsed["steps"])
+    tokens = {"response_token_ids": [5, 300, 70_000], "response_logprobs": [-0.5] * 3, "loss_mask": [True, False, True]}
+    value = struct.pack(">bI", 0, 1) + plain.body("steps", step(**tokens))
+    kept = keeping.decode("steps", value)
+    assert kept == plain.decode("steps", value)
+    assert {type(kept[name]) for name in tokens} == {EncodedArray}
+    assert keeping.body("steps", kept) == value[5:]
+    # A value that the compiled writer refuses goes to fastavro, with the arrays.
+    with pytest.raises(Unencodable, match="on field max_tokens"):
+        keeping.body("steps", kept | {"sampling": {**new_sampling(), "max_tokens": "1"}})
+    assert keeping.body("steps", kept | {"cost_usd": 1}) == plain.body("steps", step(**tokens, cost_usd=1))
+    for cut in (value[:-1], value[:40], value + b"\0"):
+        with pytest.raises(Malformed) as expected:
+            plain.decode("steps", cut)
+        with pytest.raises(Malformed) as raised:
+            keeping.decode("steps", cut)
+        assert str(raised.value) == str(expected.value)
 
 
 RECORD = {"type": "record", "name": "Step", "namespace": "stepstream"}

@@ -51,7 +51,9 @@ KeepKey = Callable[[SubjectKey], bool]
 """Takes over a new key without blocking. True: Kafka will acknowledge it before any record that is encoded later."""
 
 
-def sealing_codec(settings: Settings, *, keep_key: KeepKey | None = None, make_master: bool = True) -> Codec:
+def sealing_codec(
+    settings: Settings, *, keep_key: KeepKey | None = None, make_master: bool = True, keep_arrays: bool = False
+) -> Codec:
     """Return a codec that seals records with a `user` when it encodes them, and opens them when it decodes them.
 
     Args:
@@ -59,8 +61,10 @@ def sealing_codec(settings: Settings, *, keep_key: KeepKey | None = None, make_m
         keep_key: takes over the key of a new person, for programs that must not block. Default: `encode` sends the key
             to Kafka and blocks.
         make_master: create a master key if the installation has none; False: records stay unsealed then.
+        keep_arrays: as for `Codec`.
     """
-    return Codec(settings.schema_registry, Sealer(settings, keep_key=keep_key, make_master=make_master))
+    sealer = Sealer(settings, keep_key=keep_key, make_master=make_master)
+    return Codec(settings.schema_registry, sealer, keep_arrays=keep_arrays)
 
 
 class Sealer:

@@ -8,83 +8,18 @@ fastavro's. A value that does not match the schema raises any exception; the cal
 import io
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache, partial
-from operator import itemgetter
+from functools import cache, partial
 from typing import Any
 
 import fastavro
+
+from stepstream.topics.encoded_array import EncodedArray
+from stepstream.topics.varints import HALF, SIZES, encode_integers, zigzag
 
 Writer = Callable[[Any], bytes]
 
 _ARRAY_CODES = {"int": "i", "long": "q", "float": "f", "double": "d"}
 """Codes of Python's `struct` for Avro's number types."""
-
-_SMALL = 1 << 14
-_MAX_CACHED = 1 << 16
-"""Encoded integers in the cache: some megabytes at most."""
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_VARINTS = [_varint(number) for number in range(_SMALL)]
-_MORE = [bytes((number & 0x7F | 0x80, number >> 7 | 0x80)) for number in range(_SMALL)]
-"""The low 14 bits of a longer number, in two bytes."""
-HALF = _SMALL // 2
-SIZES = [_VARINTS[2 * length] for length in range(HALF)]
-"""Encoded integers from 0 to below `HALF`, which cover most lengths."""
-
-
-def zigzag(number: int) -> bytes:
-    """Encode an integer as Avro's zigzag varint.
-
-    Raises:
-        OverflowError: it needs more than 64 bits.
-        TypeError: it is no integer.
-    """
-    coded = (number << 1) ^ (number >> 63)
-    if 0 <= coded < _SMALL:
-        return _VARINTS[coded]
-    if not 0 <= coded < 1 << 64:
-        raise OverflowError(number)
-    low = _MORE[coded & 0x3FFF]
-    coded >>= 14
-    return low + _VARINTS[coded] if coded < _SMALL else low + _MORE[coded & 0x3FFF] + _high(coded >> 14)
-
-
-@lru_cache(1024)
-def _high(coded: int) -> bytes:
-    """Encode the bits above 28. For times in microseconds they are the same for two minutes."""
-    out = b""
-    while coded >= _SMALL:
-        out += _MORE[coded & 0x3FFF]
-        coded >>= 14
-    return out + _VARINTS[coded]
-
-
-class _Zigzags(dict[int, bytes]):
-    """Cache of `zigzag` for numbers that recur, as token ids of a vocabulary do."""
-
-    def __missing__(self, number: int) -> bytes:
-        if len(self) >= _MAX_CACHED:
-            self.clear()
-        coded = self[number] = zigzag(number)
-        return coded
-
-
-_zigzags = _Zigzags()
-
-
-def _integers(values: Sequence[int], code: str) -> bytes:
-    """Encode the items of an array; `code` is their `struct` type, which checks that all are integers in range."""
-    struct.pack(f"{len(values)}{code}", *values)
-    return b"".join(itemgetter(*values)(_zigzags)) if len(values) > 1 else _zigzags[values[0]]
 
 
 def compile_writer(schema: Any, name: str = "") -> Writer:
@@ -146,7 +81,9 @@ def _function(schema: Any, wanted: str, *, defaults: bool) -> Writer:
         "pack_double": struct.Struct("<d").pack,
         "pack_float": struct.Struct("<f").pack,
         "pack": struct.pack,
-        "integers": _integers,
+        "integers": encode_integers,
+        "Encoded": EncodedArray,
+        "splice": _splice,
         **source.constants,
     }
     exec(compile(lines, f"<avro writer of {name}>", "exec"), space)
@@ -221,9 +158,11 @@ class _Source:
         if isinstance(items, str) and items in _ARRAY_CODES:  # token ids and logprobs: encoded in one call
             code = _ARRAY_CODES[items]
             many = f"pack(f'<{{len(a)}}{code}', *a)" if items in ("float", "double") else f"integers(a, {code!r})"
-            return f"join((zigzag(len(a)), {many}, b'\\0')) if (a := {value}) else b'\\0'"
+            one = f"join((zigzag(len(a)), {many}, b'\\0'))"
+            return f"(splice(a, {items!r}) if type(a) is Encoded else {one}) if (a := {value}) else b'\\0'"
         if items == "boolean":
-            return f"{self._interpreted(schema)}(v) if (v := {value}) else b'\\0'"
+            one = f"{self._interpreted(schema)}(a)"
+            return f"(splice(a, {items!r}) if type(a) is Encoded else {one}) if (a := {value}) else b'\\0'"
         inner = self._value(items, "i")
         one = f"join(({inner}))" if items in ("string", "bytes") else inner
         return f"join((zigzag(len(a)), *[{one} for i in a], b'\\0')) if (a := {value}) else b'\\0'"
@@ -233,6 +172,13 @@ class _Source:
         name = f"A{len(self.constants)}"
         self.constants[name] = _fastavro_writer(schema)
         return name
+
+
+def _splice(array: EncodedArray, kind: str) -> bytes:
+    """Return the encoding of an array that is encoded already."""
+    if array.kind != kind:
+        raise TypeError(f"an array of {array.kind}, not of {kind}")
+    return b"".join((zigzag(len(array)), array.items, b"\0"))
 
 
 def _fastavro_writer(schema: Any) -> Writer:

@@ -27,6 +27,7 @@ from fastavro.types import Schema as ParsedSchema
 
 from stepstream.config import SchemaRegistrySettings
 from stepstream.schemas import schema, schema_text
+from stepstream.topics.avro_reader import Reader, compile_reader
 from stepstream.topics.avro_writer import Writer, compile_writer
 from stepstream.topics.catalogue import SEALED_TOPICS, TOPICS
 from stepstream.topics.registry_client import NotAvro, RegistryClient, RegistryRefused
@@ -102,12 +103,22 @@ class Codec:
     Without `sealing`, sealed records stay sealed. `crypto.key_ring.sealing_codec` returns a codec with it.
     """
 
-    def __init__(self, registry: SchemaRegistrySettings, sealing: Sealing | None = None) -> None:
-        self._sealing = sealing
+    def __init__(
+        self, registry: SchemaRegistrySettings, sealing: Sealing | None = None, *, keep_arrays: bool = False
+    ) -> None:
+        """Connect lazily.
+
+        Args:
+            registry: connection.
+            sealing: seals and opens records.
+            keep_arrays: decode an array of numbers as an `EncodedArray` where the record has this package's schema.
+        """
+        self._sealing, self._keep_arrays = sealing, keep_arrays
         self._url = registry.url
         self._client = RegistryClient(registry)
         self._parsed = {topic.name: fastavro.parse_schema(schema(topic.schema)) for topic in TOPICS.values()}
         self._write: dict[str, Writer] = {}
+        self._read: dict[str, Reader] = {}
         self._ids: dict[tuple[str, str | None], bytes] = {}
         self._writers: dict[int, ParsedSchema] = {}
         self._is_current_by_id: dict[tuple[str, int], bool] = {}
@@ -170,6 +181,16 @@ class Codec:
         self._write[topic] = compile_writer(self._parsed[topic])
         return self._write[topic]
 
+    def _read_current(self, topic: str, value: bytes) -> dict[str, Any] | None:
+        """Return a record with its number arrays encoded; None: fastavro must read it, or name its fault."""
+        try:
+            if topic not in self._read:
+                self._read[topic] = compile_reader(self._parsed[topic])
+            record, end = self._read[topic](value, HEADER.size)
+        except Exception:  # as in `decode`
+            return None
+        return record if end == len(value) else None
+
     def translate(self, topic: str, text: str, body: bytes) -> bytes:
         """Convert a body of the schema `text` to this package's schema.
 
@@ -202,9 +223,12 @@ class Codec:
         if magic != MAGIC:
             raise Malformed(f"starts with byte {magic & 0xFF:#04x}, not with 0x00: not in the Confluent wire format")
         writer = self._writers.get(schema_id) or self._look_up_writer(schema_id)
+        is_current = self._is_current(topic, schema_id, writer)
+        if is_current and self._keep_arrays and (kept := self._read_current(topic, value)) is not None:
+            return self._open(topic, writer, kept)
         body = io.BytesIO(value)
         body.seek(HEADER.size)
-        reader = None if self._is_current(topic, schema_id, writer) else self._parsed[topic]
+        reader = None if is_current else self._parsed[topic]
         try:
             record = fastavro.schemaless_reader(body, writer, reader)
         except Exception as error:  # corrupt bytes raise any exception

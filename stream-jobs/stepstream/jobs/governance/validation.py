@@ -2,10 +2,11 @@
 
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepstream.jobs.runtime.record import InvalidRecord
+from stepstream.topics.encoded_array import EncodedArray
 
 _POSITIVE_LOGPROB = 1e-4
 """Largest logprob that rounding can cause for a certain token."""
@@ -56,11 +57,9 @@ def check_step(step: Mapping[str, Any]) -> None:
     _require(
         not step["loss_mask"] or len(step["loss_mask"]) == len(ids), "loss_mask has another length than the response"
     )
-    # The sum is finite only if every term is: the terms are single precision, so finite ones cannot overflow.
-    _require(math.isfinite(sum(logprobs)), "a logprob is not finite")
-    _require(not logprobs or max(logprobs) <= _POSITIVE_LOGPROB, "a logprob is positive")
-    _require(not ids or min(ids) >= 0, "a response token id is negative")
-    _require(not step["prompt_token_ids"] or min(step["prompt_token_ids"]) >= 0, "a prompt token id is negative")
+    _check_logprobs(list(logprobs))
+    _require(not _has_negative(ids), "a response token id is negative")
+    _require(not _has_negative(step["prompt_token_ids"]), "a prompt token id is negative")
     _check_spans(step["policy_spans"], len(ids))
     _check_amount("cost_usd", step["cost_usd"])
     _check_amount("duration_ms", step["duration_ms"])
@@ -85,6 +84,18 @@ def check_feedback(feedback: Mapping[str, Any]) -> None:
     _require(last is None or (last >= 0 and feedback["end"] != "open"), "last_step_index must be 0 or more, with `end`")
     if feedback["retracts"] is not None:
         _check_uuid("retracts", feedback["retracts"])
+
+
+def _check_logprobs(logprobs: list[float]) -> None:
+    # The sum is finite only if every term is: the terms are single precision, so finite ones cannot overflow.
+    _require(math.isfinite(sum(logprobs)), "a logprob is not finite")
+    _require(not logprobs or max(logprobs) <= _POSITIVE_LOGPROB, "a logprob is positive")
+
+
+def _has_negative(ids: Sequence[int]) -> bool:
+    if isinstance(ids, EncodedArray):
+        return ids.has_negative()
+    return bool(ids) and min(ids) < 0
 
 
 def _check_amount(field: str, amount: float | None) -> None:

@@ -144,7 +144,7 @@ def _may_train(step: Step) -> bool:
 
 def _spans(step: Step, offset: int) -> list[SequenceSpan]:
     """Return runs of trainable response tokens with one policy version, at their position in the sequence."""
-    mask = step["loss_mask"]
+    mask = list(step["loss_mask"])
     temperature, restriction = step["sampling"]["temperature"], restriction_of(step["sampling"])
     spans = []
     for policy in step["policy_spans"]:

@@ -53,7 +53,7 @@ class FoldProcessor:
         self._job = job
         self._id = f"{job.name}@{job.version}"
         self._cancelled = cancelled
-        self._codec = sealing_codec(settings)
+        self._codec = sealing_codec(settings, keep_arrays=True)
         source, transactional_id = f"{job.name}/{job.version}", transactional_id_of(settings, job.name)
         self._publisher = TransactionalPublisher(settings, self._codec, source, transactional_id, cancelled)
         self._reader = LogReader(settings.kafka, consumer_group(job.name), cancelled)

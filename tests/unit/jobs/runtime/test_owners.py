@@ -110,7 +110,7 @@ def scratch_folder() -> Iterator[Path]:
 @contextmanager
 def one_job(_make: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(label, "sealing_codec", lambda _: CODEC)
+        patch.setattr(label, "sealing_codec", lambda _, **__: CODEC)
         yield
 
 

@@ -23,7 +23,7 @@ STEPS, FEEDBACK, LABELS, CLOSURES = "governed-steps", "governed-feedback", "labe
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr(label, "sealing_codec", lambda _: CODEC)
+    monkeypatch.setattr(label, "sealing_codec", lambda _, **__: CODEC)
     worker = Worker("one", Log(), tmp_path, Label)
     worker.start()
     yield worker

@@ -49,7 +49,7 @@ class Bug:
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr(label, "sealing_codec", lambda _: CODEC)
+    monkeypatch.setattr(label, "sealing_codec", lambda _, **__: CODEC)
     worker = Worker("one", Log(), tmp_path, Label)
     yield worker
     worker.kill()

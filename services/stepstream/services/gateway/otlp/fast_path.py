@@ -24,7 +24,8 @@ from stepstream.services.gateway.otlp.calls import milliseconds, sampling_of
 from stepstream.services.gateway.otlp.identity import IDENTITY_ATTRIBUTES
 from stepstream.services.gateway.otlp.messages import STEP, finish_reason
 from stepstream.services.gateway.otlp.spans import AGENT, CALL, OPERATIONS, Resource, Role, Span, has_failed, span_of
-from stepstream.topics.avro_writer import HALF, SIZES, compile_writer, zigzag
+from stepstream.topics.avro_writer import compile_writer
+from stepstream.topics.varints import HALF, SIZES, zigzag
 
 _NO_MESSAGES, _NO_ID = b"\x0a\x02[]", b"\x0a\x00"
 _UNUSUAL = (

@@ -11,10 +11,11 @@ from stepstream.services.gateway.otlp.identity import Defaults, identity_of
 from stepstream.services.gateway.otlp.messages import STEP, shared_prefix
 from stepstream.services.gateway.otlp.span_index import Owner, SpanIndex, Subject
 from stepstream.services.gateway.otlp.trace import name_of
-from stepstream.topics.avro_writer import HALF, SIZES, compile_split_writer, zigzag
+from stepstream.topics.avro_writer import compile_split_writer
 from stepstream.topics.catalogue import STEPS
 from stepstream.topics.events import Consent
 from stepstream.topics.ids import derived_id
+from stepstream.topics.varints import HALF, SIZES, zigzag
 
 _write_between = compile_split_writer(
     STEP,
