@@ -16,7 +16,7 @@ from fold_harness import LocalCodec
 
 from stepstream.config import JobsSettings, Settings
 from stepstream.core.process import Fatal
-from stepstream.jobs.runtime import processor
+from stepstream.jobs.runtime import processor, snapshot_store
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.fold import FoldJob
 from stepstream.jobs.runtime.log_reader import Committed
@@ -26,6 +26,7 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.snapshot_store import SnapshotStore
 from stepstream.jobs.runtime.snapshots import SnapshotWriter
 from stepstream.jobs.runtime.transaction import Refused
+from stepstream.versions.store import write_file
 
 T0_MS = 1_760_000_100_000
 INTERVAL_S = 600.0
@@ -201,6 +202,8 @@ class Worker:
         self.member: GroupMember | None = None
         self.positions: dict[str, int] = {}
         self.inputs: tuple[str, ...] = ()
+        self.killed = False
+        """True once the process was killed during an upload."""
         self.settings: dict[str, Any] = {}
         """Of the jobs, for the next process."""
         self.state = folder
@@ -228,13 +231,32 @@ class Worker:
 
     def _snapshot_writer(self, store: SnapshotStore, folder: Path, interval_s: float) -> SnapshotWriter:
         """A writer that uploads at once in the calling thread, by the model's clock."""
-        return SnapshotWriter(store, folder, interval_s, start=lambda upload: upload(), now_s=lambda: self.clock_s)
+
+        def start(upload: Callable[[], None]) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(snapshot_store, "write_file", self._write_file)
+                upload()
+
+        return SnapshotWriter(store, folder, interval_s, start=start, now_s=lambda: self.clock_s)
+
+    def _write_file(self, address: str, path: str, content: Path | bytes) -> None:
+        if self.killed:  # the writer takes the first one for a fault of the store
+            raise Killed
+        try:
+            self.interrupt("uploading")
+        except Killed:
+            self.killed = True
+            raise
+        write_file(address, path, content)
 
     def snapshot(self) -> None:
         """Let the time of a snapshot come."""
         assert self.processor is not None
         self.clock_s += INTERVAL_S
+        self.killed = False
         self.processor.tick()
+        if self.killed:
+            raise Killed
 
     def kill(self, *, with_folder: bool = False) -> None:
         """End the process; `with_folder` also loses its machine."""

@@ -13,6 +13,7 @@ from stepstream.config.connections import (
     PathsSettings,
     SchemaRegistrySettings,
     SealSettings,
+    TopicsSettings,
 )
 from stepstream.config.ingest import GatewaySettings, OtlpSettings, ProviderSettings, SdkSettings
 from stepstream.config.jobs import (
@@ -80,6 +81,7 @@ __all__ = [
     "SettingsError",
     "StackSettings",
     "StoreSettings",
+    "TopicsSettings",
     "VerifySettings",
     "effective",
     "environment_of",

@@ -35,6 +35,23 @@ class KafkaSettings(Section):
     deadline_s: float = setting(60.0, "Time to retry an unreachable broker at start.", unit="s", gt=0)
 
 
+class TopicsSettings(Section):
+    """Retention of the log. `stepstream topics apply` sets it; docs/operations.md says what a shorter one costs."""
+
+    steps_retention_s: float = setting(
+        0.0, "Age at which Kafka deletes records of `steps` and `feedback`; 0: never.", unit="s", ge=0
+    )
+    governed_retention_s: float = setting(
+        0.0,
+        "Age at which Kafka deletes records of `governed-steps`, `governed-feedback` and `closures`; 0: never.",
+        unit="s",
+        ge=0,
+    )
+    labels_retention_s: float = setting(
+        0.0, "Age at which Kafka deletes records of `labeled-trajectories`; 0: never.", unit="s", ge=0
+    )
+
+
 class SchemaRegistrySettings(Section):
     """Connection to a Confluent-compatible schema registry."""
 

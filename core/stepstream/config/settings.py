@@ -10,6 +10,7 @@ from stepstream.config.connections import (
     PathsSettings,
     SchemaRegistrySettings,
     SealSettings,
+    TopicsSettings,
 )
 from stepstream.config.ingest import GatewaySettings, OtlpSettings, SdkSettings
 from stepstream.config.jobs import (
@@ -40,6 +41,7 @@ class Settings(Section):
 
     paths: PathsSettings = PathsSettings()
     kafka: KafkaSettings = KafkaSettings()
+    topics: TopicsSettings = TopicsSettings()
     schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -44,9 +44,10 @@ def broker(settings: Settings) -> Finding:
     try:
         client = admin_client(settings.kafka, SILENT)
         existing = client.list_topics(timeout=_TIMEOUT_S).topics
+        known = sorted(set(TOPICS) & set(existing))
         differences = [
             f"{name} has {key} other than {value}"
-            for name, wrong in config_differences(client, sorted(set(TOPICS) & set(existing)), _TIMEOUT_S).items()
+            for name, wrong in config_differences(client, known, settings.topics, _TIMEOUT_S).items()
             for key, value in wrong.items()
         ]
     except SettingsError as error:

@@ -21,7 +21,8 @@ def list_topics(as_json: bool) -> None:
     from stepstream.topics.catalogue import TOPICS
 
     if as_json:
-        rows = [asdict(topic) | {"config": topic.settings()} for topic in TOPICS.values()]
+        configured = load().topics
+        rows = [asdict(topic) | {"config": topic.settings(configured)} for topic in TOPICS.values()]
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
     for topic in TOPICS.values():

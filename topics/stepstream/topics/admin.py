@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from stepstream.config import KafkaSettings, SchemaRegistrySettings, Settings, masked
+from stepstream.config import SchemaRegistrySettings, Settings, TopicsSettings, masked
 from stepstream.core.process import Fatal
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import TOPICS, Topic
@@ -62,15 +62,15 @@ def apply(settings: Settings) -> list[Change]:
     """
     wait_for_kafka(settings.kafka)
     admin = admin_client(settings.kafka)
-    return [*_apply_topics_with_retries(admin, settings.kafka), *_apply_subjects(settings.schema_registry)]
+    return [*_apply_topics_with_retries(admin, settings), *_apply_subjects(settings.schema_registry)]
 
 
-def _apply_topics_with_retries(admin: AdminClient, kafka: KafkaSettings) -> list[Change]:
+def _apply_topics_with_retries(admin: AdminClient, settings: Settings) -> list[Change]:
     """Call `_apply_topics`; retry while the cluster is busy, until the deadline."""
-    deadline = time.monotonic() + kafka.deadline_s
+    deadline = time.monotonic() + settings.kafka.deadline_s
     while True:
         try:
-            return _apply_topics(admin, kafka.replication)
+            return _apply_topics(admin, settings)
         except KafkaException as error:
             if error.args[0].code() not in _TRANSIENT or time.monotonic() >= deadline:
                 raise
@@ -78,13 +78,15 @@ def _apply_topics_with_retries(admin: AdminClient, kafka: KafkaSettings) -> list
             time.sleep(_RETRY_S)
 
 
-def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
+def _apply_topics(admin: AdminClient, settings: Settings) -> list[Change]:
     existing = admin.list_topics(timeout=30).topics
     changes = []
     missing = [topic for topic in TOPICS.values() if topic.name not in existing]
     if missing:
+        replication = settings.kafka.replication
         created = admin.create_topics(
-            [NewTopic(t.name, t.partitions, replication, config=t.settings()) for t in missing], operation_timeout=30
+            [NewTopic(t.name, t.partitions, replication, config=t.settings(settings.topics)) for t in missing],
+            operation_timeout=30,
         )
         for name, future in created.items():
             if _is_created(future):
@@ -95,12 +97,12 @@ def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
                 future.result()
             changes.append(Change("topic", topic.name, f"grown to {topic.partitions} partitions"))
     known = [topic.name for topic in TOPICS.values() if topic.name in existing]
-    return changes + _alter_configs(admin, known)
+    return changes + _alter_configs(admin, known, settings.topics)
 
 
-def _alter_configs(admin: AdminClient, names: list[str]) -> list[Change]:
+def _alter_configs(admin: AdminClient, names: list[str], configured: TopicsSettings) -> list[Change]:
     changes = []
-    for name, missing in config_differences(admin, names).items():
+    for name, missing in config_differences(admin, names, configured).items():
         entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in missing.items()]
         altered = admin.incremental_alter_configs(
             [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
@@ -112,7 +114,7 @@ def _alter_configs(admin: AdminClient, names: list[str]) -> list[Change]:
 
 
 def config_differences(
-    admin: AdminClient, names: Collection[str], timeout_s: float = 30.0
+    admin: AdminClient, names: Collection[str], configured: TopicsSettings, timeout_s: float = 30.0
 ) -> dict[str, dict[str, str]]:
     """Return the declared values that the cluster does not have, by topic and setting.
 
@@ -123,7 +125,7 @@ def config_differences(
     differences = {}
     for resource, future in (admin.describe_configs(resources, request_timeout=timeout_s) if resources else {}).items():
         current = future.result()
-        declared = TOPICS[resource.name].settings()
+        declared = TOPICS[resource.name].settings(configured)
         if missing := {key: value for key, value in declared.items() if current[key].value != value}:
             differences[resource.name] = missing
     return differences

@@ -7,6 +7,8 @@ generated from it. Modules name topics by the constants of this module.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stepstream.config import TopicsSettings
+
 STEPS = "steps"
 FEEDBACK = "feedback"
 GOVERNED_STEPS = "governed-steps"
@@ -57,6 +59,8 @@ class Topic:
     cleanup: Literal["delete", "compact"] = "delete"
     retention_ms: int = -1
     """Milliseconds before Kafka deletes a record; -1: unlimited. Ignored for compacted topics."""
+    retention_setting: str = ""
+    """Field of `TopicsSettings` that replaces `retention_ms`; empty: none."""
     max_message_bytes: int = 1_048_588
     config: dict[str, str] = field(default_factory=dict)
     """Further configuration in Kafka's names."""
@@ -66,6 +70,8 @@ class Topic:
         """How long Kafka keeps records, in words."""
         if self.cleanup == "compact":
             return "newest of each key"
+        if self.retention_setting:
+            return f"unlimited, or `topics.{self.retention_setting}`"
         return "unlimited" if self.retention_ms < 0 else f"{self.retention_ms // _DAY_MS} days"
 
     @property
@@ -73,7 +79,7 @@ class Topic:
         """Subject of the value's schema in the registry."""
         return f"{self.name}-value"
 
-    def settings(self) -> dict[str, str]:
+    def settings(self, configured: TopicsSettings) -> dict[str, str]:
         """Return the topic's configuration in the names of Kafka's admin API."""
         settings = {
             "cleanup.policy": self.cleanup,
@@ -81,7 +87,8 @@ class Topic:
             **self.config,
         }
         if self.cleanup == "delete":
-            settings["retention.ms"] = str(self.retention_ms)
+            seconds = getattr(configured, self.retention_setting) if self.retention_setting else 0
+            settings["retention.ms"] = str(round(seconds * 1000) if seconds else self.retention_ms)
         return settings
 
 
@@ -119,6 +126,7 @@ _ALL = (
         ("govern", "replay", "erase"),
         personal=_PERSONAL_IN_STEP,
         config=_DAILY_SEGMENTS,
+        retention_setting="steps_retention_s",
     ),
     Topic(
         FEEDBACK,
@@ -129,6 +137,7 @@ _ALL = (
         ("govern", "replay", "erase"),
         personal=_PERSONAL_IN_FEEDBACK,
         config=_DAILY_SEGMENTS,
+        retention_setting="steps_retention_s",
     ),
     Topic(
         GOVERNED_STEPS,
@@ -138,6 +147,7 @@ _ALL = (
         ("govern", "replay"),
         ("label", "store", "inspect", "judge", "verify", "replay", "export", "erase"),
         personal=_PERSONAL_IN_STEP,
+        retention_setting="governed_retention_s",
     ),
     Topic(
         GOVERNED_FEEDBACK,
@@ -147,6 +157,7 @@ _ALL = (
         ("govern", "replay"),
         ("label", "store", "verify", "replay", "erase"),
         personal=_PERSONAL_IN_FEEDBACK,
+        retention_setting="governed_retention_s",
     ),
     Topic(
         CLOSURES,
@@ -155,6 +166,7 @@ _ALL = (
         "Decisions to close a trajectory by timeout, or to stop waiting for its reward components.",
         ("label",),
         ("label", "store", "verify"),
+        retention_setting="governed_retention_s",
     ),
     Topic(
         LABELED_TRAJECTORIES,
@@ -165,6 +177,7 @@ _ALL = (
         ("label", "measure", "learner", "store", "curate", "erase"),
         personal=_PERSONAL_IN_TRAJECTORY,
         max_message_bytes=16 * 1_048_576,
+        retention_setting="labels_retention_s",
     ),
     Topic(
         TRAJECTORY_STATS,

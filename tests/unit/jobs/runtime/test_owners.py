@@ -25,7 +25,11 @@ from stepstream.jobs.govern import Govern
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.label import Label
 from stepstream.jobs.measure import Measure
+from stepstream.jobs.runtime import snapshot_store
 from stepstream.jobs.runtime.fold import FoldJob
+from stepstream.jobs.runtime.processor import FoldProcessor
+from stepstream.jobs.runtime.snapshot_manifest import decode_manifest
+from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.runtime.transaction import Refused
 
 SCHEDULES = int(os.environ.get("OWNER_SCHEDULES", "150"))
@@ -137,7 +141,7 @@ class Schedule:
         if make is not make_measure:  # labels of a trajectory are in order
             self.rng.shuffle(self.pending)
         self.workers = [Worker(name, self.log, folder, make) for name in ("one", "two")]
-        self.depth = 0
+        self.depth, self.folder = 0, folder
         for worker in self.workers:
             worker.interrupt = partial(self._interrupt, worker)
             worker.outcome = lambda: self.rng.choice(["committed", "aborted"])
@@ -159,8 +163,17 @@ class Schedule:
     def _act(self) -> None:
         worker = self.rng.choice(self.workers)
         action = self.rng.choices(
-            [self._append, self._append_aborted, self._own, self._deliver, self._tick, self._kill],
-            [6, 1, 2, 8, 2, 1],
+            [
+                self._append,
+                self._append_aborted,
+                self._own,
+                self._deliver,
+                self._tick,
+                self._snapshot,
+                self._delete_old,
+                self._kill,
+            ],
+            [6, 1, 2, 8, 2, 2, 0.5, 1],
         )[0]
         action(worker)
 
@@ -186,6 +199,17 @@ class Schedule:
     def _tick(self, worker: Worker) -> None:
         if worker.processor is not None:
             self._attempt(worker, worker.processor.tick)
+
+    def _snapshot(self, worker: Worker) -> None:
+        if worker.processor is not None and worker.member is not None:
+            self._attempt(worker, worker.snapshot)
+
+    def _delete_old(self, _worker: Worker) -> None:
+        """Retention deletes the records before the newest snapshot."""
+        newest = max(self.folder.glob("snapshots/*/*/0/manifests/*.json"), key=lambda path: path.name, default=None)
+        if newest is not None:
+            for topic, offset in decode_manifest(newest.read_bytes()).position.items():
+                self.log.delete_before(topic, max(offset, self.log.begins.get(topic, 0)))
 
     def _kill(self, worker: Worker) -> None:
         worker.kill(with_folder=self.rng.random() < 0.3)
@@ -234,6 +258,7 @@ def check(seed: int, folder: Path) -> None:
     inputs = set(worker.inputs)
     for topic in inputs:
         reference.topics[topic] = [Entry(entry.record, entry.state) for entry in log.topics.get(topic, [])]
+    log.begins.clear()  # the deleted records count
     ends = {topic: reference.end(topic) for topic in inputs}
     worker.own()
     finish(worker)
@@ -268,3 +293,51 @@ def newest(topic: str, events: list[Any]) -> dict[Any, Any]:
 
 def by_content(events: list[Any]) -> list[str]:
     return sorted(repr(sorted(event.items(), key=lambda item: item[0])) for event in events)
+
+
+def skip_a_record_after_a_snapshot(patch: pytest.MonkeyPatch) -> None:
+    replace = PartitionState.replace
+
+    def replaced(state: PartitionState, folder: Path) -> None:
+        replace(state, folder)
+        late = {topic: offset + 1 for topic, offset in state.position.items()}
+        state.write(state.begin(), late, state.written_ms)
+
+    patch.setattr(PartitionState, "replace", replaced)
+
+
+def restore_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    """Take snapshots before the commit, and restore them in any case."""
+    commit = FoldProcessor._commit
+
+    def snapshot_first(self: FoldProcessor, batches: Any) -> None:
+        for batch in batches:
+            state = batch.partition.state
+            with tempfile.TemporaryDirectory() as folder:
+                before = Path(folder) / "before"
+                state.checkpoint(before)
+                copied = PartitionState(before)
+                changes = copied.begin()
+                changes.overlay = dict(batch.changes.overlay)
+                copied.write(changes, batch.position, time.time_ns() // 1_000_000, batch.ticks)
+                copied.close()
+                position = dict(copied.position)
+                self._snapshots._store.write(before, state.identity, 0, position, batch.ticks, copied.written_ms)
+        commit(self, batches)
+
+    patch.setattr(FoldProcessor, "_commit", snapshot_first)
+    patch.setattr(snapshot_store, "check_usable", lambda *_: None)
+
+
+@pytest.mark.parametrize("fault", [skip_a_record_after_a_snapshot, restore_what_is_not_committed])
+def test_the_model_notices_a_wrong_snapshot(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with one_job(None), pytest.MonkeyPatch.context() as patch:
+        labels()
+        fault(patch)
+        for seed in range(300):
+            with scratch_folder() as folder:
+                try:
+                    check(seed, folder)
+                except (AssertionError, Fatal):
+                    return
+    raise AssertionError("300 schedules pass in spite of the fault")

@@ -26,7 +26,7 @@ def make_label(settings: Settings) -> Label:
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr(label, "sealing_codec", lambda _: CODEC)
+    monkeypatch.setattr(label, "sealing_codec", lambda _, **__: CODEC)
     worker = Worker("one", Log(), tmp_path, make_label)
     yield worker
     worker.kill()
