@@ -44,7 +44,11 @@ def test_a_kept_array_changes_neither_the_record_nor_an_error(monkeypatch: pytes
     plain, keeping = Codec(SchemaRegistrySettings()), Codec(SchemaRegistrySettings(), keep_arrays=True)
     for codec in (plain, keeping):
         monkeypatch.setattr(codec, "_look_up_writer", lambda schema_id, codec=codec: codec._parsed["steps"])
-    tokens = {"response_token_ids": [5, 300, 70_000], "response_logprobs": [-0.5] * 3, "loss_mask": [True, False, True]}
+    tokens: dict[str, Any] = {
+        "response_token_ids": [5, 300, 70_000],
+        "response_logprobs": [-0.5] * 3,
+        "loss_mask": [True, False, True],
+    }
     value = struct.pack(">bI", 0, 1) + plain.body("steps", step(**tokens))
     kept = keeping.decode("steps", value)
     assert kept == plain.decode("steps", value)

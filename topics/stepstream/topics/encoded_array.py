@@ -54,6 +54,15 @@ class EncodedArray(Sequence[Any]):
         parities = self.items.translate(_PARITIES)
         return parities[:1] in b"oO" or any(pair in parities for pair in _NEGATIVE)
 
+    def part(self, start: int, end: int) -> Sequence[Any]:
+        """Return the items from `start` to `end`, both in range; encoded if that needs no decoding."""
+        if start == 0 and end == self._count:
+            return self
+        if start < end and self.kind in _FORMATS:
+            width = _FORMATS[self.kind][0]
+            return EncodedArray(self.kind, end - start, self.items[start * width : end * width])
+        return self.to_list()[start:end]
+
     def __len__(self) -> int:
         return self._count
 
@@ -82,3 +91,12 @@ class EncodedArray(Sequence[Any]):
 
     def __repr__(self) -> str:
         return repr(self.to_list())
+
+
+def concatenate(parts: Sequence[Sequence[Any]]) -> list[Any] | EncodedArray:
+    """Return the items of all parts: encoded if all parts are, else a list."""
+    parts = [part for part in parts if part]
+    arrays = [part for part in parts if isinstance(part, EncodedArray)]
+    if len({array.kind for array in arrays}) == 1 and len(arrays) == len(parts):
+        return EncodedArray(arrays[0].kind, sum(map(len, arrays)), b"".join([array.items for array in arrays]))
+    return [item for part in parts for item in part]

@@ -8,15 +8,18 @@ a tree. There are three cases:
   the shared tokens, whose responses are trained on only in the first sequence;
 - the shared part cannot be verified: the step is left out, because its tokens are unknown.
 
-The cost is linear in the number of tokens: each context has its hash state, so no prefix is hashed twice.
+The cost is linear in the number of tokens: each context has its hash state, so no prefix is hashed
+twice.
 """
 
 import hashlib
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import cast
 
+from stepstream.topics.encoded_array import EncodedArray, concatenate
 from stepstream.topics.events import SequenceSpan, Step, TrainingSequence, new_sequence_span, new_training_sequence
 from stepstream.topics.sampling_restrictions import restriction_of
 from stepstream.topics.step_contexts import is_empty_failure
@@ -35,15 +38,65 @@ class JoinedSequences:
     """By step: True if it has no verified tokens."""
 
 
-class _Context(NamedTuple):
+class _Tokens:
+    """Tokens of a sequence, in the parts that the steps hold, so that encoded arrays stay encoded."""
+
+    def __init__(self) -> None:
+        self._parts: list[Sequence[int]] = []
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def append(self, part: Sequence[int]) -> None:
+        """Append a part."""
+        if part:
+            self._ends.append(len(self) + len(part))
+            self._parts.append(part)
+
+    def slice(self, start: int, end: int) -> list[int]:
+        """Return the tokens from `start` to `end`; only the parts between them are decoded."""
+        first, last = bisect_right(self._ends, start), bisect_left(self._ends, end) + 1
+        if start >= end:
+            return []
+        offset = self._ends[first - 1] if first else 0
+        tokens = [token for part in self._parts[first:last] for token in part]
+        return tokens[start - offset : end - offset]
+
+    def joined(self) -> list[int]:
+        """Return all tokens, encoded if all parts are."""
+        return cast(list[int], concatenate(self._parts))
+
+
+@dataclass
+class _Sequence:
+    """A sequence that grows."""
+
+    tokens: _Tokens = field(default_factory=_Tokens)
+    spans: list[SequenceSpan] = field(default_factory=list)
+    logprobs: list[Sequence[float]] = field(default_factory=list)
+    """Logprobs of each span."""
+
+
+@dataclass
+class _Context:
     """Whole prompt and response of a step: the first `end` tokens of a sequence that only grows."""
 
-    sequence: TrainingSequence
+    sequence: _Sequence
     end: int
     hashed: "hashlib._Hash"
-    """SHA-256 state over them as little-endian int32; copy it before updating."""
+    """SHA-256 state over them as little-endian int32, except `unhashed`."""
+    unhashed: list[Sequence[int]]
+    """Their last parts. A context that no step continues is never hashed."""
     before: "_Context | None"
     """Context that this one continues, for a prefix that ends inside it."""
+
+    def hash_state(self) -> "hashlib._Hash":
+        """Return a copy of the state over all its tokens."""
+        for part in self.unhashed:
+            self.hashed.update(_packed(part))
+        self.unhashed = []
+        return self.hashed.copy()
 
 
 def join_sequences(steps: Sequence[Step]) -> JoinedSequences:
@@ -53,6 +106,7 @@ def join_sequences(steps: Sequence[Step]) -> JoinedSequences:
         steps: the trajectory's steps in order of their index; gaps are allowed.
     """
     joined = JoinedSequences()
+    sequences: list[_Sequence] = []
     contexts: dict[int, _Context] = {}
     for step in steps:
         parent_index = step["prompt_shared_step"]
@@ -64,15 +118,15 @@ def join_sequences(steps: Sequence[Step]) -> JoinedSequences:
         if hashed is None:
             joined.trainable.append(False)
             continue
-        context = _append_step(step, before, hashed, joined.sequences)
+        context = _append_step(step, before, hashed, sequences)
         contexts[step["step_index"]] = context
         sequence, start = context.sequence, context.end - len(step["response_token_ids"])
         spans = _spans(step, start) if _may_train(step) else []
         for span in spans:
-            sequence["spans"].append(span)
-            sequence["logprobs"] += step["response_logprobs"][span["start"] - start : span["end"] - start]
+            sequence.spans.append(span)
+            sequence.logprobs.append(_part(step["response_logprobs"], span["start"] - start, span["end"] - start))
         joined.trainable.append(bool(spans))
-    joined.sequences = [sequence for sequence in joined.sequences if sequence["spans"]]
+    joined.sequences = [_finished(sequence) for sequence in sequences if sequence.spans]
     return joined
 
 
@@ -94,36 +148,45 @@ def _verify_prefix(step: Step, before: _Context | None) -> tuple["hashlib._Hash 
 def _hash_of(context: _Context, length: int) -> "hashlib._Hash":
     """Return the hash state over the first `length` tokens, continued from the longest context inside them."""
     below = _longest_context_within(context, length)
-    hashed, start = (hashlib.sha256(), 0) if below is None else (below.hashed.copy(), below.end)
-    hashed.update(_packed(context.sequence["token_ids"][start:length]))
+    hashed, start = (hashlib.sha256(), 0) if below is None else (below.hash_state(), below.end)
+    hashed.update(_packed(context.sequence.tokens.slice(start, length)))
     return hashed
 
 
-def _append_step(
-    step: Step, before: _Context | None, hashed: "hashlib._Hash", sequences: list[TrainingSequence]
-) -> _Context:
+def _append_step(step: Step, before: _Context | None, hashed: "hashlib._Hash", sequences: list[_Sequence]) -> _Context:
     """Append a verified step to the sequence that ends with its shared part, or to a new sequence."""
     shared, prompt = step["prompt_shared_tokens"], step["prompt_token_ids"]
     sequence = None
-    if before is not None and len(before.sequence["token_ids"]) == before.end <= shared + len(prompt):
+    rest: list[int] = []
+    if before is not None and len(before.sequence.tokens) == before.end <= shared + len(prompt):
         # A producer may share less than possible: its prompt may repeat the rest of the sequence.
-        rest = before.sequence["token_ids"][shared:]
-        if prompt[: len(rest)] == rest:
-            sequence, prompt = before.sequence, prompt[len(rest) :]
-            hashed.update(_packed(rest))
+        rest = before.sequence.tokens.slice(shared, before.end)
+        if not rest or prompt[: len(rest)] == rest:
+            sequence = before.sequence
+            prompt = prompt[len(rest) :] if rest else prompt
     if sequence is None:
-        sequence = new_training_sequence()
+        sequence, rest = _Sequence(), []
         if shared:
             assert before is not None
-            sequence["token_ids"] += before.sequence["token_ids"][:shared]
+            sequence.tokens.append(before.sequence.tokens.slice(0, shared))
             before = _longest_context_within(before, shared)
         else:
             before = None
         sequences.append(sequence)
-    new = prompt + step["response_token_ids"]
-    sequence["token_ids"] += new
-    hashed.update(_packed(new))
-    return _Context(sequence, len(sequence["token_ids"]), hashed, before)
+    new = [prompt, step["response_token_ids"]]
+    for part in new:
+        sequence.tokens.append(part)
+    return _Context(sequence, len(sequence.tokens), hashed, [rest, *new], before)
+
+
+def _finished(sequence: _Sequence) -> TrainingSequence:
+    finished = new_training_sequence(token_ids=sequence.tokens.joined(), spans=sequence.spans)
+    finished["logprobs"] = cast(list[float], concatenate(sequence.logprobs))
+    return finished
+
+
+def _part(logprobs: Sequence[float], start: int, end: int) -> Sequence[float]:
+    return logprobs.part(start, end) if isinstance(logprobs, EncodedArray) else logprobs[start:end]
 
 
 def _longest_context_within(context: _Context | None, length: int) -> _Context | None:

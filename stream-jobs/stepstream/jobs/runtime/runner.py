@@ -157,10 +157,9 @@ class JobWorker:
             Fatal: this process cannot recover. Only offsets with durable results are committed.
         """
         started = asyncio.ensure_future(self._app.start())
-        next_tick = time.monotonic()
         try:
             while not self._stop and self._fault is None:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(_TICK_S)
                 if self._app.crashed:
                     raise Fatal(f"Faust stopped: {self._app.crash_reason!r}")
                 if started.done():
@@ -170,8 +169,7 @@ class JobWorker:
                 timeout_s = self._settings.jobs.session_timeout_s
                 if self._refused_at_s is not None and time.monotonic() > self._refused_at_s + timeout_s:
                     raise Fatal("the group refused this worker and did not take it in again: restart this process")
-                if time.monotonic() >= next_tick and self._assigned:
-                    next_tick = time.monotonic() + _TICK_S
+                if self._assigned:
                     await self._guarded(self._processor.tick)
             if self._fault is not None:
                 raise self._fault

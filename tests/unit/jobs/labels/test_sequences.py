@@ -1,15 +1,17 @@
 """Training sequences: as few as the prefixes allow, and never a wrong token."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fold_harness import LocalCodec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import as_governed, make_steps
 
 from stepstream.jobs.labels import sequences
 from stepstream.jobs.labels.sequences import join_sequences
+from stepstream.topics.encoded_array import EncodedArray
 from stepstream.topics.events import Step, new_policy_span, new_sampling
 from stepstream.topics.ids import token_digest
 from stepstream.topics.step_contexts import shared_step
@@ -21,6 +23,17 @@ def governed(steps: list[Step]) -> list[Step]:
 
 def tokens_of(steps: list[Step]) -> list[int]:
     return [token for step in steps for token in (*step["prompt_token_ids"], *step["response_token_ids"])]
+
+
+def some_encoded(data: st.DataObject, steps: list[Step]) -> list[Step]:
+    """Return the steps, some of them with encoded arrays, as a job decodes them."""
+    encoded = data.draw(st.sets(st.sampled_from(range(len(steps))))) if steps else set()
+    return [decoded(step) if place in encoded else step for place, step in enumerate(steps)]
+
+
+def decoded(step: Step) -> Step:
+    codec = LocalCodec()
+    return cast(Step, codec.decode("governed-steps", codec.encode("governed-steps", step)))
 
 
 def test_an_append_only_context_is_one_sequence() -> None:
@@ -166,7 +179,7 @@ def test_every_span_follows_its_exact_prompt(made: tuple[list[Step], list[list[i
     steps, prompts = made
     lost = data.draw(st.sets(st.integers(0, len(steps) - 1)))
     remaining = [step for step in steps if step["step_index"] not in lost]
-    joined = join_sequences(remaining)
+    joined = join_sequences(some_encoded(data, remaining))
     trained: list[int] = []
     for sequence in joined.sequences:
         at = 0
@@ -243,7 +256,7 @@ def test_in_any_tree_each_response_follows_its_prompt_once(
     """The law for branches, compaction, edits and several roots; and lost steps never give a wrong token."""
     steps, prompts = made
     lost = data.draw(st.sets(st.integers(0, len(steps) - 1)) if data.draw(st.booleans()) else st.just(set()))
-    joined = join_sequences([step for step in steps if step["step_index"] not in lost])
+    joined = join_sequences(some_encoded(data, [step for step in steps if step["step_index"] not in lost]))
     trained: list[int] = []
     for sequence in joined.sequences:
         last = sequence["spans"][-1]["step_index"]
@@ -272,4 +285,14 @@ def test_a_long_context_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequences, "_packed", counted)
     steps = governed(make_steps("t", 100, prompt_tokens=5, response_tokens=5))
     [sequence] = join_sequences(steps).sequences
-    assert hashed == len(sequence["token_ids"]) == 1000
+    assert len(sequence["token_ids"]) == 1000
+    assert hashed == 990  # no step continues the last one
+
+
+def test_encoded_arrays_are_joined_without_decoding_those_of_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [decoded(step) for step in governed(make_steps("t", 1))]
+    expected = tokens_of(steps)
+    monkeypatch.setattr(EncodedArray, "to_list", None)
+    [sequence] = join_sequences(steps).sequences
+    monkeypatch.undo()
+    assert sequence["token_ids"] == expected
