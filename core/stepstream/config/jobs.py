@@ -132,7 +132,13 @@ class CurateSettings(Section):
     """The `curate` job, which limits near-duplicates for tenants whose policy has a cap."""
 
     history_days: float = setting(
-        7.0, "Age of labels that the job reads again at start. No tenant's window may be longer.", unit="days", gt=0
+        7.0,
+        "Age of labels that the job reads again at start, and of its decisions. No tenant's window may be longer.",
+        unit="days",
+        gt=0,
+    )
+    max_decisions: int = setting(
+        1_000_000, "Largest number of decisions in memory, about 250 bytes each; the oldest are forgotten.", ge=1
     )
 
 

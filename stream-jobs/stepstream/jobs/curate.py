@@ -10,9 +10,12 @@ decisions from `curation` and does not decide again, although the partitions may
 
 import logging
 import time
+from collections import OrderedDict
 from typing import Any
 
-from stepstream.config import Settings
+from prometheus_client import Counter, Gauge
+
+from stepstream.config import CurateSettings, Settings
 from stepstream.core.process import Stop, run, serve_metrics
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.curation.near_duplicates import NearDuplicates
@@ -36,22 +39,32 @@ NEAR_DUPLICATE = "near_duplicate:"
 _BATCH = 500
 _POLL_S = 0.25
 _DAY_MS = 24 * 3600 * 1000
+_DAY_US = 1000 * _DAY_MS
+
+_DECISIONS = Gauge("stepstream_curate_decisions", "Decisions in memory.")
+_FORGOTTEN = Counter("stepstream_curate_decisions_forgotten", "Decisions that left memory by age or by the cap.")
 
 
 class Curator:
-    """Decides which trajectories to hold, from each tenant's newest ones. Pure but for the policies that it reads."""
+    """Decides which trajectories to hold, from each tenant's newest ones. Pure but for the policies that it reads.
 
-    def __init__(self, policies: Any) -> None:
+    It forgets its decisions as a restart does: those older than `history_days`, and beyond `max_decisions` the oldest.
+    The flags of a trajectory's later labels repeat its decision.
+    """
+
+    def __init__(self, policies: Any, config: CurateSettings) -> None:
         """`policies` has `get(tenant)`: the newest Policy record, or None."""
-        self._policies = policies
+        self._policies, self._config = policies, config
         self._parsed: dict[str, NearDuplicatePolicy] = {}
         self._tenants: dict[str, tuple[NearDuplicatePolicy, NearDuplicates]] = {}
-        self._decided: dict[str, str] = {}
+        self._decided: OrderedDict[str, tuple[int, str]] = OrderedDict()
+        """Time of the label and cluster, by trajectory; the oldest decision first."""
 
     def restore(self, curation: Curation) -> None:
         """Take in an earlier decision of this job."""
         if curation["by"] == JOB and curation["action"] == "hold" and curation["reason"].startswith(NEAR_DUPLICATE):
-            self._decided[curation["trajectory_id"]] = curation["reason"].removeprefix(NEAR_DUPLICATE)
+            cluster = curation["reason"].removeprefix(NEAR_DUPLICATE)
+            self._remember(curation["trajectory_id"], curation["occurred_at_us"], cluster)
 
     def decide(self, labelled: LabeledTrajectory) -> Curation | None:
         """Add a label; return the decision to hold its trajectory, or None."""
@@ -72,12 +85,12 @@ class Curator:
             name,
             labelled["group_id"],
             labelled["signature"],
-            self._decided.get(name),
+            self._decision(labelled),
             "released" in labelled["flags"],
         )
         if cluster is None:
             return None
-        self._decided[name] = cluster
+        self._remember(name, labelled["occurred_at_us"], cluster)
         return new_curation(
             event_id=derived_id(JOB, "hold", name, cluster),
             occurred_at_us=labelled["occurred_at_us"],
@@ -86,6 +99,23 @@ class Curator:
             reason=NEAR_DUPLICATE + cluster,
             by=JOB,
         )
+
+    def _decision(self, labelled: LabeledTrajectory) -> str | None:
+        """Return the cluster for which a trajectory is already held."""
+        known = self._decided.get(labelled["trajectory_id"])
+        if known is not None:
+            return known[1]
+        held = "held:" + NEAR_DUPLICATE
+        return next((flag.removeprefix(held) for flag in labelled["flags"] if flag.startswith(held)), None)
+
+    def _remember(self, name: str, at_us: int, cluster: str) -> None:
+        self._decided[name] = at_us, cluster
+        self._decided.move_to_end(name)
+        since_us = at_us - self._config.history_days * _DAY_US
+        while len(self._decided) > self._config.max_decisions or next(iter(self._decided.values()))[0] < since_us:
+            self._decided.popitem(last=False)
+            _FORGOTTEN.inc()
+        _DECISIONS.set(len(self._decided))
 
     def _policy(self, tenant: str) -> NearDuplicatePolicy | None:
         record = self._policies.get(tenant) or self._policies.get(EVERY_TENANT)
@@ -118,7 +148,7 @@ def main(settings: Settings, stop: Stop) -> None:
         with Table(settings, POLICIES) as policies, EventConsumer(settings.kafka, codec) as consumer:
             if not policies.wait_until_current(lambda: bool(stop)):
                 return
-            curator = Curator(policies)
+            curator = Curator(policies, settings.curate)
             since_ms = int(time.time() * 1000 - settings.curate.history_days * _DAY_MS)
             start = {
                 partition: low

@@ -469,14 +469,14 @@ def new_component_sums(
 
 
 class ComponentStats(TypedDict):
-    """Absolute statistics of reward components in one period (a policy version in one hour), up to one position of the log. A higher version of a key replaces the lower ones; the sum over partitions is the total."""
+    """Absolute statistics of reward components in one period (a policy version in one hour), up to one position of the log. A higher version of a key replaces the lower ones; the sum over keys (partitions, and windows of 28 days of the log) is the total, so a record may hold negative numbers."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
     occurred_at_us: int
     """Time of the event, in microseconds since the Unix epoch (UTC)."""
     key: str
-    """Identity of cohort, period and partition; the key of the record."""
+    """Identity of cohort, period, partition and window; the key of the record."""
     partition: int
     """Folded partition of `labeled-trajectories`."""
     version: int
@@ -2268,7 +2268,7 @@ def new_trajectory_closed(
 
 
 class TrajectoryStats(TypedDict):
-    """Absolute statistics up to one position of the log. A higher version of a key replaces the lower ones; the sum over partitions is the total."""
+    """Absolute statistics up to one position of the log. A higher version of a key replaces the lower ones; the sum over keys (partitions, and windows of 28 days of the log) is the total of a cohort, so a record may hold negative numbers."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
@@ -2277,7 +2277,7 @@ class TrajectoryStats(TypedDict):
     scope: StatsScope
     """Scope of the statistics."""
     key: str
-    """Identity of the trajectory or cohort; the key of the record."""
+    """Identity of the trajectory, or of cohort, partition and window; the key of the record."""
     partition: int
     """Folded partition of `labeled-trajectories`."""
     version: int

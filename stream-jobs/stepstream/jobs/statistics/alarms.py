@@ -184,9 +184,9 @@ def _remaining_share(finding: Finding, now: Window, series: Series) -> float:
 
 
 def merge_sums(parts: Iterable[Sums]) -> dict[Series, Moments]:
-    """Add up sums over partitions."""
+    """Add up sums over partitions and windows of the log; leave out series without trajectories."""
     whole: dict[Series, Moments] = {}
     for part in parts:
         for series, moments in part.items():
             whole[series] = whole.get(series, Moments()) + moments
-    return whole
+    return {series: moments for series, moments in whole.items() if moments.trajectories}

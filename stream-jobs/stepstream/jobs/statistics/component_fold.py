@@ -1,8 +1,8 @@
 """Sum up reward components by cohort and period, exactly under revisions: a part of the fold of `measure`.
 
-State of a partition: the sums of each group in a period, and of each cohort and period the sums over its groups. They
-are integers of any size (squares of millionths exceed 64 bits), saved as JSON by the standard library. During a batch
-they stay in memory.
+State of a partition: the sums of each group in a period, and of each cohort and period the change of the sums over its
+groups in the newest window of the log (`log_window.py`). They are integers of any size (squares of millionths exceed 64
+bits), saved as JSON by the standard library. During a batch they stay in memory.
 """
 
 import hashlib
@@ -16,12 +16,13 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.statistics.alarms import Series
 from stepstream.jobs.statistics.component_sums import CohortKey, cohort_key_of, to_records, values_of
+from stepstream.jobs.statistics.log_window import LogWindow
 from stepstream.jobs.statistics.moments import Moments
 from stepstream.topics.catalogue import COMPONENT_STATS
 from stepstream.topics.events import LabeledTrajectory, new_component_stats
 from stepstream.topics.ids import derived_id
 
-_GROUP, _PERIOD = b"g", b"p"
+_GROUP = b"g"
 
 Counted = list[Any]
 """Saved contribution of a trajectory: its cohort, its group, and its value of each series."""
@@ -33,6 +34,8 @@ Sums = dict[Series, list[int]]
 class _Period:
     """Period that a batch changed, with the last record that changed it."""
 
+    name: str
+    """Cohort, period and partition, the same in all windows."""
     identity: str
     cohort: CohortKey
     sums: Sums
@@ -49,15 +52,26 @@ class ComponentFold:
         self._periods: dict[bytes, _Period] = {}
         self._groups: dict[bytes, Sums] = {}
 
-    def replace(self, label: LabeledTrajectory, before: Counted | None, record: Record, changes: Changes) -> Counted:
+    def replace(
+        self,
+        label: LabeledTrajectory,
+        before: Counted | None,
+        record: Record,
+        window: LogWindow,
+        changes: Changes,
+        out: Outputs,
+    ) -> Counted:
         """Add a trajectory, remove its earlier contribution `before`, and return the new contribution."""
+
+        def period_of(cohort: CohortKey) -> _Period:
+            return self._period(cohort, record, label["occurred_at_us"], window, changes, out)
+
         cohort, values = cohort_key_of(label), values_of(label)
         group = _digest(f"{label['tenant']}\0{label['group_id'] or label['trajectory_id']}").hex()
-        at_us = label["occurred_at_us"]
         if before is not None:
             earlier = {Series(*series): value for series, value in before[2]}
-            self._count(self._period(CohortKey(*before[0]), record, at_us, changes), before[1], earlier, -1, changes)
-        self._count(self._period(cohort, record, at_us, changes), group, values, 1, changes)
+            self._count(period_of(CohortKey(*before[0])), before[1], earlier, -1, changes)
+        self._count(period_of(cohort), group, values, 1, changes)
         return [list(cohort), group, [[list(series), value] for series, value in values.items()]]
 
     def end_batch(self, changes: Changes, out: Outputs) -> list[bytes]:
@@ -86,18 +100,23 @@ class ComponentFold:
         self._periods.clear()
         return changed
 
-    def _period(self, cohort: CohortKey, record: Record, at_us: int, changes: Changes) -> _Period:
-        identity = json.dumps([*cohort, record.partition])
-        key = _PERIOD + _digest(identity)
+    def _period(
+        self, cohort: CohortKey, record: Record, at_us: int, window: LogWindow, changes: Changes, out: Outputs
+    ) -> _Period:
+        identity = json.dumps(window.identity(cohort, record.partition))
+        key = window.key("period", _digest(identity))
         period = self._periods.get(key)
         if period is None:
-            period = self._periods[key] = _Period(identity, cohort, _read(changes, key), record, at_us)
+            if changes.get(key) is None:
+                window.count("period", changes, out)
+            name = json.dumps([*cohort, record.partition])
+            period = self._periods[key] = _Period(name, identity, cohort, _read(changes, key), record, at_us)
         period.record, period.occurred_at_us = record, at_us
         return period
 
     def _count(self, period: _Period, group: str, values: Mapping[Series, int], by: int, changes: Changes) -> None:
         """Add a trajectory's values to its group and period (`by` 1), or remove them (-1)."""
-        key = _GROUP + _digest(f"{period.identity}/{group}")
+        key = _GROUP + _digest(f"{period.name}/{group}")
         members = self._groups.get(key)
         if members is None:
             members = self._groups[key] = _read(changes, key)

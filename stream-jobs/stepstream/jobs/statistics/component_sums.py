@@ -62,7 +62,10 @@ def direction(term: RewardComponent) -> int:
 
 
 def to_records(sums: Mapping[Series, Moments]) -> list[ComponentSums]:
-    """Return sums in millionths as records, without series that have no trajectories any more."""
+    """Return sums in millionths as records, without series that sum up to nothing.
+
+    In a later window than that of their trajectories, sums may be negative.
+    """
     return [
         new_component_sums(
             name=series.name,
@@ -78,7 +81,7 @@ def to_records(sums: Mapping[Series, Moments]) -> list[ComponentSums]:
             group_sizes=moments.group_sizes,
         )
         for series, moments in sorted(sums.items())
-        if moments.trajectories
+        if moments != Moments()
     ]
 
 

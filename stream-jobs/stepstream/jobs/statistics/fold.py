@@ -13,6 +13,7 @@ from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.statistics.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, Sums, contributions
 from stepstream.jobs.statistics.component_fold import ComponentFold
 from stepstream.jobs.statistics.expiry import Expiry
+from stepstream.jobs.statistics.log_window import LogWindow, window_of
 from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats
 from stepstream.topics.ids import derived_id
@@ -22,15 +23,15 @@ NAME = "measure"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 
-_TRAJECTORY, _COHORT = b"t", b"c"
+_TRAJECTORY = b"t"
 
 
 class MeasureFold:
     """Fold of one partition.
 
-    State: for each trajectory its revision and its contribution to each cohort; for each cohort its sums. Trajectories
-    and groups expire, since no revision comes after `label` has forgotten a trajectory. Sums of cohorts and periods do
-    not: they are the results, as many as keys of the output topics.
+    State: for each trajectory its revision and its contribution to each cohort; for each cohort its sums in the newest
+    window of the log. Trajectories and groups expire, since no revision comes after `label` has forgotten a trajectory;
+    sums are deleted with their window (`log_window.py`).
     """
 
     def __init__(self, state: PartitionState, *, keep_days: int) -> None:
@@ -51,7 +52,8 @@ class MeasureFold:
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
         adds = list(contributions(label))
-        counted = self._components.replace(label, before.get("counted"), record, changes)
+        window = window_of(record, changes, out)
+        counted = self._components.replace(label, before.get("counted"), record, window, changes, out)
         now = {"adds": [[astuple(c), astuple(s)] for c, s in adds], "counted": counted}
         changes.put(key, orjson.dumps({"revision": revision, "label": label_id} | now))
         self._expiry.touch([key], record.timestamp_ms, changes, out, "trajectory")
@@ -62,7 +64,7 @@ class MeasureFold:
         for cohort, sums in adds:
             difference[cohort] = difference.get(cohort, Sums()) + sums
         for cohort, sums in difference.items():
-            self._add(cohort, sums, record, label, changes)
+            self._add(cohort, sums, record, label, window, changes, out)
         whole, whole_sums = adds[0]
         self._snapshots[key] = _snapshot(
             "trajectory", label["trajectory_id"], whole, whole_sums, record, label, label["trajectory_id"]
@@ -87,10 +89,21 @@ class MeasureFold:
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Do nothing: snapshots hold totals."""
 
-    def _add(self, cohort: Cohort, sums: Sums, record: Record, label: LabeledTrajectory, changes: Changes) -> None:
-        identity = orjson.dumps([*astuple(cohort), record.partition]).decode()
-        key = _COHORT + _digest(identity)
+    def _add(
+        self,
+        cohort: Cohort,
+        sums: Sums,
+        record: Record,
+        label: LabeledTrajectory,
+        window: LogWindow,
+        changes: Changes,
+        out: Outputs,
+    ) -> None:
+        identity = orjson.dumps(window.identity(astuple(cohort), record.partition)).decode()
+        key = window.key("cohort", _digest(identity))
         packed = changes.get(key)
+        if packed is None:
+            window.count("cohort", changes, out)
         total = sums if packed is None else Sums(*orjson.loads(packed)) + sums
         changes.put(key, orjson.dumps(astuple(total)))
         self._snapshots[key] = _snapshot("cohort", identity, cohort, total, record, label, None)

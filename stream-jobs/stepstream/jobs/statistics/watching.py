@@ -49,10 +49,10 @@ class Watcher:
     def __init__(self, rule: AlarmsSettings, job: str) -> None:
         """Create it; `job` is name and version, as `watch@1`."""
         self._rule, self._job = rule, job
-        self._parts: defaultdict[Cohort, dict[Period, dict[int, tuple[int, Sums]]]] = defaultdict(dict)
-        """Version and sums by cohort, period and partition."""
+        self._parts: defaultdict[Cohort, dict[Period, dict[str, tuple[int, Sums]]]] = defaultdict(dict)
+        """Version and sums by cohort, period and key of the record."""
         self._periods: defaultdict[Cohort, dict[Period, Sums]] = defaultdict(dict)
-        """Sums over partitions."""
+        """Sums over keys."""
         self._specs: defaultdict[Family, set[str]] = defaultdict(set)
         self._touched: set[Family] = set()
         self._alarms: dict[str, Alarm] = {}
@@ -74,9 +74,9 @@ class Watcher:
         version = stats["policy_version"]
         period = Period(-1 if version is None else version, stats["hour"])
         parts = self._parts[cohort].setdefault(period, {})
-        known, _ = parts.get(stats["partition"], (-1, {}))
+        known, _ = parts.get(stats["key"], (-1, {}))
         if stats["version"] > known:
-            parts[stats["partition"]] = stats["version"], from_records(stats["components"])
+            parts[stats["key"]] = stats["version"], from_records(stats["components"])
             self._periods[cohort][period] = merge_sums(sums for _, sums in parts.values())
             self._specs[family].add(cohort.reward_spec)
             self._touched.add(family)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_records import trajectory
+from sample_records import T0_US, trajectory
 
+from stepstream.config import CurateSettings
 from stepstream.jobs.curate import JOB, Curator
 from stepstream.jobs.curation.near_duplicates import NearDuplicates
 from stepstream.jobs.curation.signature import PERMUTATIONS
@@ -16,6 +17,9 @@ from stepstream.topics.events import Curation, new_policy
 POLICY = new_policy(
     event_id="p", occurred_at_us=0, tenant="default", version=1, document="[near_duplicates]\ncap = 2\nwindow = 50\n"
 )
+
+
+CONFIG = CurateSettings()
 
 
 def like(kind: int, differs: int = 0) -> list[int]:
@@ -91,7 +95,7 @@ class Policies(dict[str, Any]):
 
 
 def test_a_decision_names_its_cluster_and_job_and_is_deterministic() -> None:
-    one, two = (Curator(Policies(default=POLICY)) for _ in range(2))
+    one, two = (Curator(Policies(default=POLICY), CONFIG) for _ in range(2))
     decisions = [[curator.decide(label(name)) for name in "abcd"] for curator in (one, two)]
     assert decisions[0] == decisions[1]
     holds: list[Curation] = [decision for decision in decisions[0] if decision is not None]
@@ -102,7 +106,7 @@ def test_a_decision_names_its_cluster_and_job_and_is_deterministic() -> None:
 
 @pytest.mark.parametrize("out", [{"consent": "analyse"}, {"flags": ["held:quality:empty"]}])
 def test_a_trajectory_that_is_excluded_for_another_reason_is_not_counted(out: dict[str, Any]) -> None:
-    curator = Curator(Policies(default=POLICY))
+    curator = Curator(Policies(default=POLICY), CONFIG)
     assert [curator.decide(label(name, **out)) for name in "abc"] == [None] * 3
     assert [curator.decide(label(name)) for name in "de"] == [None] * 2
     back = curator.decide(label("a"))
@@ -113,10 +117,24 @@ def test_a_trajectory_that_is_excluded_for_another_reason_is_not_counted(out: di
 def test_without_a_cap_no_trajectory_is_held() -> None:
     without = POLICY | {"document": "", "event_id": "q"}
     for policies in (Policies(), Policies(default=without)):
-        curator = Curator(policies)
+        curator = Curator(policies, CONFIG)
         assert [curator.decide(label(name)) for name in "abcd"] == [None] * 4
-    curator = Curator(Policies({"*": POLICY}))
+    curator = Curator(Policies({"*": POLICY}), CONFIG)
     assert [curator.decide(label(name, split="eval")) for name in "abcd"] == [None] * 4
+
+
+@pytest.mark.parametrize(("config", "days"), [({"max_decisions": 10}, 0), ({"history_days": 2}, 1)])
+def test_decisions_are_forgotten_by_age_and_cap_and_later_labels_repeat_them(config: dict[str, Any], days: int) -> None:
+    curator = Curator(Policies(default=POLICY), CurateSettings.model_validate(config))
+    day_us = 86_400_000_000
+    holds = []
+    for number in range(100):
+        decision = curator.decide(label(f"t{number}", occurred_at_us=T0_US + number * day_us * days))
+        holds += [decision] if decision is not None else []
+        assert len(curator._decided) <= 10
+    assert len(holds) > 90
+    # A revision of a forgotten one, which left the window: `label` repeats the decision in its flags.
+    assert curator.decide(label("t2", flags=[f"held:{holds[0]['reason']}"])) is None
 
 
 @settings(max_examples=40)
@@ -127,9 +145,9 @@ def test_a_restart_holds_no_further_trajectories(data: st.DataObject) -> None:
         label(f"t{number}", data.draw(st.integers(1, 3)), group_id=data.draw(st.sampled_from([None, "g", "h"])))
         for number in range(data.draw(st.integers(1, 20)))
     ]
-    before = Curator(Policies(default=POLICY))
+    before = Curator(Policies(default=POLICY), CONFIG)
     holds = [decision for one in labels if (decision := before.decide(one)) is not None]
-    again = Curator(Policies(default=POLICY))
+    again = Curator(Policies(default=POLICY), CONFIG)
     for decision in holds:
         again.restore(decision)
     for one in data.draw(st.permutations(labels)):

@@ -1,13 +1,19 @@
 """Statistics: totals with versions, equal for any order and repetition of labels."""
 
+from dataclasses import astuple
 from typing import Any
 
+import pytest
 from fold_harness import FoldRun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure_runs import measure_run
 
-from stepstream.topics.catalogue import TRAJECTORY_STATS
+from stepstream.jobs.statistics import log_window
+from stepstream.jobs.statistics.alarms import merge_sums
+from stepstream.jobs.statistics.cohorts import REWARD_UNIT
+from stepstream.jobs.statistics.component_sums import from_records
+from stepstream.topics.catalogue import COMPONENT_STATS, TRAJECTORY_STATS
 from stepstream.topics.events import new_labeled_step, new_labeled_trajectory, new_tool_use
 from stepstream.topics.ids import derived_id
 
@@ -60,21 +66,32 @@ def labelled(name: str, revision: int = 1, **fields: Any) -> Any:
     return new_labeled_trajectory(**(values | fields))
 
 
-def feed(run: FoldRun, *labels: Any) -> list[dict[str, Any]]:
-    records = [run.record("labeled-trajectories", label) for label in labels]
+DAY_MS = 86_400_000
+WINDOW_MS = 28 * DAY_MS
+FIRST_MS = 1_798_761_600_000
+"""Beginning of 2027, and of the first window after the one of earlier releases."""
+
+
+def feed(run: FoldRun, *labels: Any, at_ms: int = 1_760_000_100_000) -> list[dict[str, Any]]:
+    records = [run.record("labeled-trajectories", label, at_ms=at_ms) for label in labels]
     return [event for topic, _, event in run.feed(records) if topic == TRAJECTORY_STATS]
 
 
 def cohorts(snapshots: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The newest snapshot of each cohort, by what tells cohorts apart, without those that stand at nothing."""
-    newest: dict[tuple[Any, ...], dict[str, Any]] = {}
+    """The sums over the newest snapshot of each key, by what tells cohorts apart, without those that are 0."""
+    newest: dict[str, dict[str, Any]] = {}
     for snapshot in snapshots:
         if snapshot["scope"] == "cohort":
-            key = (snapshot["policy_version"], snapshot["split"], snapshot["tool"])
+            key = snapshot["key"]
             assert key not in newest or snapshot["version"] > newest[key]["version"]
             newest[key] = snapshot
-    sums = {key: {name: snapshot[name] for name in SUMS} for key, snapshot in newest.items()}
-    return {key: values for key, values in sums.items() if any(values.values())}
+    sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for snapshot in newest.values():
+        of = sums.setdefault((snapshot["policy_version"], snapshot["split"], snapshot["tool"]), dict.fromkeys(SUMS, 0))
+        for name in SUMS:
+            of[name] += round(snapshot[name] * REWARD_UNIT)  # integers, as in the state
+    whole = {key: {name: value / REWARD_UNIT for name, value in values.items()} for key, values in sums.items()}
+    return {key: values for key, values in whole.items() if any(values.values())}
 
 
 def test_one_snapshot_of_each_cohort_and_trajectory_that_a_batch_touched() -> None:
@@ -147,24 +164,77 @@ def test_order_redelivery_and_batches_do_not_matter(labels: list[Any], data: st.
     snapshots: list[dict[str, Any]] = []
     while delivered:
         size = data.draw(st.integers(1, len(delivered)))
-        snapshots += feed(run, *delivered[:size])
+        at_ms = FIRST_MS + data.draw(st.integers(-1, 2)) * WINDOW_MS
+        snapshots += feed(run, *delivered[:size], at_ms=at_ms)
         delivered = delivered[size:]
     assert cohorts(snapshots) == expected
 
 
+def test_the_state_holds_the_sums_of_one_window_and_the_totals_stay_right() -> None:
+    run = measure_run()
+    snapshots, sizes = [], []
+    for month in range(12):
+        for version in range(5):
+            label = labelled(f"{month}/{version}", version_max=10 * month + version, ended_at_us=month * 10**13)
+            snapshots += feed(run, label, at_ms=FIRST_MS + month * WINDOW_MS)
+        run.tick(FIRST_MS + month * WINDOW_MS)
+        sizes.append(len(run.state.content))
+    assert max(sizes[3:]) == sizes[3], "it does not grow once trajectories expire"
+    # A revision of a trajectory whose sums are gone, and one more trajectory of its cohort.
+    late = [labelled("11/4", 2, version_max=110), labelled("more", version_max=0)]
+    snapshots += feed(run, *late, at_ms=FIRST_MS + 12 * WINDOW_MS)
+    totals = cohorts(snapshots)
+    assert {version: totals[version, "train", ""]["trajectories"] for version in (0, 110, 113)} == {
+        0: 2,
+        110: 2,
+        113: 1,
+    }
+    assert (114, "train", "") not in totals
+
+
+def test_a_window_is_full_with_so_many_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_window, "MOST_SUMS", 12)
+    run = measure_run()
+    snapshots = []
+    for n in range(100):
+        snapshots += feed(run, labelled(str(n), version_max=n), at_ms=FIRST_MS)
+        assert sum(key[:1] == b"W" for key in run.state.content) <= 12 + 3
+    snapshots += feed(run, *(labelled(str(n), 2, version_max=0) for n in range(100)), at_ms=FIRST_MS)
+    totals = cohorts(snapshots)
+    assert totals.keys() == {(0, "train", ""), (0, "train", "get")}
+    assert totals[0, "train", ""]["trajectories"] == 100
+
+
+def test_the_statistics_of_components_are_summed_over_windows() -> None:
+    def sums(*at_ms: int) -> dict[Any, Any]:
+        run, newest = measure_run(), {}
+        labels = [labelled("a", group_id="g"), labelled("b", group_id="g"), labelled("a", 2, group_id="g", reward=0.7)]
+        for label, at in zip(labels, at_ms, strict=True):
+            for topic, key, event in run.feed([run.record("labeled-trajectories", label, at_ms=at)]):
+                if topic == COMPONENT_STATS:
+                    newest[key] = from_records(event["components"])
+        return merge_sums(newest.values())
+
+    whole = sums(FIRST_MS, FIRST_MS, FIRST_MS)
+    assert {series.kind: moments.trajectories for series, moments in whole.items()} == {"reward": 2, "success": 2}
+    parts = sums(FIRST_MS - 1, FIRST_MS, FIRST_MS + WINDOW_MS)
+    for series, moments in whole.items():
+        assert astuple(parts[series]) == pytest.approx(astuple(moments))
+
+
 def test_trajectories_and_groups_expire_and_sums_remain() -> None:
     run = measure_run()
-    day_ms, at_ms = 86_400_000, 1_760_000_100_000
+    at_ms = 1_760_000_100_000
     first = [labelled(name, group_id="g") for name in ("a", "b")]
     run.feed([run.record("labeled-trajectories", label, at_ms=at_ms) for label in first])
     revised = run.record(
-        "labeled-trajectories", labelled("b", 2, group_id="g", success=False), at_ms=at_ms + 20 * day_ms
+        "labeled-trajectories", labelled("b", 2, group_id="g", success=False), at_ms=at_ms + 20 * DAY_MS
     )
     [*_, before] = [e for t, _, e in run.feed([revised]) if t == TRAJECTORY_STATS and e["scope"] == "cohort"]
-    run.tick(at_ms + 38 * day_ms)
+    run.tick(at_ms + 38 * DAY_MS)
     kinds = [key[:1] for key in run.state.content]
     assert (kinds.count(b"t"), kinds.count(b"g")) == (1, 1)
-    run.tick(at_ms + 58 * day_ms)
-    assert {key[:1] for key in run.state.content} == {b"c", b"p"}
+    run.tick(at_ms + 58 * DAY_MS)
+    assert {key[:1] for key in run.state.content} == {b"c", b"p", b"w"}
     [*_, after] = [e for e in feed(run, labelled("c")) if e["scope"] == "cohort"]
     assert after["trajectories"] == before["trajectories"] + 1
