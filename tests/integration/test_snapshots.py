@@ -1,7 +1,8 @@
-"""Test snapshots of state on a real broker: a lost state folder, and a log cut by retention."""
+"""Test snapshots of state on a real broker: a lost state folder, a log cut by retention, and a kill while uploading."""
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -102,6 +103,27 @@ def test_a_lost_folder_is_restored_though_retention_has_deleted_its_records(stac
     stack.start_process("label")
     wait_for_labels(world, before + after, [(1, 1.0), (2, 0.0)])
     assert "restored snapshot" in (stack.settings.paths.data / "logs" / "label.log").read_text()
+
+
+def test_a_kill_while_uploading_leaves_the_snapshots_before_it(stack: Stack, world: World) -> None:
+    names = [f"killed-{n}" for n in range(16)]
+    send(world, names)
+    wait_for_labels(world, names, [(1, 1.0)])
+    files = stack.settings.paths.data / "state-snapshots" / "label"
+
+    def uploaded() -> set[Path]:
+        return set(files.glob("*/*/files/*"))
+
+    for number in range(3):
+        known = uploaded()
+        send(world, [f"more-{number}-{n}" for n in range(8)])
+        wait_until(lambda known=known: uploaded() - known, "an upload has begun")  # type: ignore[misc]
+        pid = stack.kill("label")
+        state = stack.settings.paths.data / "state"
+        state.rename(state.with_name(f"lost-{number}"))
+        stack.wait_ready("label", after_pid=pid)
+    revise(world, names)
+    wait_for_labels(world, names, [(1, 1.0), (2, 0.0)])
 
 
 def test_retention_of_the_input_topics_is_a_setting(stack: Stack) -> None:

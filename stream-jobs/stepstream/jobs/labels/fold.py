@@ -161,7 +161,7 @@ class LabelFold:
         if label_precedence(event["revision"], event["event_id"]) >= known:
             trajectory.revision, trajectory.label_id = event["revision"], event["event_id"]
             trajectory.withdrawn = REOPENED in event["flags"]
-        if trajectory.kept_day < 0:  # until its steps come, if they do
+        if trajectory.kept_day < 0 and trajectory.owner is None:  # until its steps come, if they do
             trajectory.kept_day = event["occurred_at_us"] // 1000 // DAY_MS
             self._state.add_expiry(trajectory.kept_day, name, changes)
         self._state.put(name, trajectory, changes)
@@ -179,6 +179,10 @@ class LabelFold:
         outcome, replaced = trajectory.add_step(step, record.offset, record.timestamp_ms)
         if begins or len(trajectory.users) > persons:
             self._state.add_persons(name, trajectory, changes)
+        if begins and trajectory.kept_day >= 0:
+            # The retention period of a label without steps. It began at the event's time: `_keep` counts from arrival.
+            self._state.remove_expiry(trajectory.kept_day, name, changes)
+            trajectory.kept_day = -1
         if begins:
             self._drop_foreign_feedback(name, trajectory, record, changes, out)
         if outcome == "known":

@@ -204,6 +204,21 @@ def test_a_restored_label_is_not_published_again() -> None:
     assert second["revision"] == 2
 
 
+def test_a_rebuild_keeps_a_trajectory_of_old_events_as_long_as_before() -> None:
+    """The retention period counts from arrival; imported events are old."""
+    run = label_run()
+    records = [*steps_of(run, "t"), feedback_record(run, make_ending("t", 3))]
+    [(_, _, label)] = run.feed(records)
+    rebuilt = label_run()
+    changes = MemoryChanges(rebuilt.state)
+    rebuilt.fold.restore_published(label | {"occurred_at_us": 0}, changes)
+    rebuilt.state.write(changes)
+    rebuilt.feed(records)
+    rebuilt.tick(records[-1].timestamp_ms)
+    [(_, _, second)] = rebuilt.feed([feedback_record(rebuilt, make_feedback("t", 0.0, number=1))])
+    assert second["revision"] == 2
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_the_last_revision_does_not_depend_on_the_order(data: st.DataObject) -> None:
