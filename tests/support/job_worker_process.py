@@ -19,12 +19,12 @@ from stepstream.topics.codec import Codec
 class RecordLogger:
     """A stateless processor that appends a line for each call."""
 
-    def __init__(self, file: Path, publisher: TransactionalPublisher) -> None:
-        self._file, self._publisher = file, publisher
+    def __init__(self, file: Path, topic: str, publisher: TransactionalPublisher) -> None:
+        self._file, self._topic, self._publisher = file, topic, publisher
         self._armed = file.with_name(file.name + ".armed")
 
     def open(self, partitions: Iterable[int], member: GroupMember) -> None:
-        self._publisher.initialize()
+        self._publisher.settle(self._topic, member)
         self._write(f"open {sorted(partitions)}")
 
     def close(self, partitions: Iterable[int]) -> None:
@@ -56,7 +56,7 @@ def main(settings: Settings, stop: Stop) -> None:
     def make(settings: Settings, cancelled: Callable[[], bool]) -> RecordLogger:
         codec = Codec(settings.schema_registry)
         id = transactional_id_of(settings, name)
-        return RecordLogger(Path(file), TransactionalPublisher(settings, codec, name, id, cancelled))
+        return RecordLogger(Path(file), topics[0], TransactionalPublisher(settings, codec, name, id, cancelled))
 
     run_job(settings, stop, name, topics, make)
 

@@ -154,7 +154,7 @@ class Publisher:
         self._log, self._id, self._interrupt = log, transactional_id, interrupt
         self._epoch: int | None = None
 
-    def initialize(self) -> None:
+    def settle(self, _topic: str, _member: GroupMember) -> None:
         if self._epoch is None:
             before = self._log.transactions.get(self._id)
             if before is not None and before.state == "open":

@@ -55,7 +55,7 @@ class SinkProcessor:
 
     def open(self, partitions: Iterable[int], member: GroupMember) -> None:
         """Commit offsets in the name of `member` from now on. The job has no state."""
-        self._publisher.initialize()
+        self._publisher.settle(TOPICS[0], member)
         self._member = member
 
     def close(self, partitions: Iterable[int]) -> None:

@@ -84,10 +84,12 @@ class FoldProcessor:
     def open(self, partitions: Iterable[int], member: GroupMember) -> None:
         """Open the state of assigned partitions, and rebuild it if needed. Commits name `member` from now on.
 
-        The producer is initialized first: an open transaction of this worker's last process ends, so that the
-        committed offsets are settled.
+        What transactions of this worker's last process left open is ended first, since committed offsets are read next.
+
+        Raises:
+            Refused, Cancelled, Fatal: as `process`.
         """
-        self._publisher.initialize()
+        self._publisher.settle(self._job.inputs[0], member)
         self.close(list(self._partitions))
         self._partitions = {partition.number: partition for partition in self._recovery.open(partitions)}
         for partition in self._partitions.values():

@@ -98,6 +98,23 @@ class TransactionalPublisher:
         self._producer = self._events.transactions
         self._is_initialized = False
 
+    def settle(self, topic: str, member: GroupMember) -> None:
+        """End what earlier transactions of the id left open, so that the group's offsets can be read; block until then.
+
+        1. Initialize the producer: the broker aborts an open transaction.
+        2. Abort a transaction with an offset of the group. A broker that was killed while it aborted may have lost the
+           marker among the group's offsets. They would stay pending, and whoever reads them would wait for ever. The
+           next marker of the producer ends them.
+
+        Args:
+            topic: an input topic of the group.
+            member: the worker's membership in the group.
+
+        Raises:
+            Refused, Cancelled, DeliveryFailed, Fatal: as `commit`.
+        """
+        self._transact((), [Offset(topic, 0, 0)], member, self._abort)
+
     def initialize(self) -> None:
         """Fence older producers of the id and abort their open transaction; the first call blocks until then.
 
@@ -122,6 +139,13 @@ class TransactionalPublisher:
             DeliveryFailed: Kafka rejected an event permanently; nothing took effect.
             Fatal: a newer process has the same id, or the outcome is unknown: restart, which settles it.
         """
+        self._transact(outputs, offsets, member, self._finish)
+        for topic, records in Counter(output.topic for output in outputs).items():
+            metrics.RECORDS_OUT.labels(topic).inc(records)
+
+    def _transact(
+        self, outputs: Sequence[Output], offsets: list[Offset], member: GroupMember, end: Callable[[], None]
+    ) -> None:
         self.initialize()
         wait_s = _FIRST_WAIT_S
         while True:
@@ -130,7 +154,7 @@ class TransactionalPublisher:
                 self._producer.begin_transaction()
                 self._send(outputs)
                 self._repeat(lambda: self._producer.send_offsets_to_transaction(offsets, member.encode(), _ATTEMPT_S))
-                self._finish()
+                end()
                 break
             except Cancelled:
                 self._abort()
@@ -143,8 +167,6 @@ class TransactionalPublisher:
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         self._committed_s = time.monotonic()
-        for topic, records in Counter(output.topic for output in outputs).items():
-            metrics.RECORDS_OUT.labels(topic).inc(records)
 
     def _wait_for_coordinator(self, offsets: list[Offset], group: str) -> None:
         """Block until the group's coordinator answers, after a fault of the connection or a pause.
@@ -159,7 +181,9 @@ class TransactionalPublisher:
         if not self._events.is_disconnected and time.monotonic() < self._committed_s + _IDLE_S:
             return
         if self._coordinator is None:
-            self._coordinator = Consumer(client_config(self._kafka) | {"group.id": group, "enable.auto.commit": False})
+            # Committed reads would wait for pending offsets, which only the next transaction may end.
+            config = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+            self._coordinator = Consumer(client_config(self._kafka) | config)
         asked = [Offset(one.topic, one.partition) for one in offsets]
         consumer = self._coordinator
         retry_while(lambda: consumer.committed(asked, timeout=_ATTEMPT_S), KafkaException, self._cancelled)
