@@ -142,16 +142,17 @@ class LabelFold:
         return self._timeouts.due(now_ms) or now_ms // DAY_MS > self._swept_day or self._review.due()
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Delete expired trajectories, review labels after a change of policies or specs, and decide timeouts."""
+        """Delete expired trajectories, decide timeouts, and review labels after a change of policies or specs."""
         if now_ms // DAY_MS > self._swept_day:
             day = now_ms // DAY_MS
             deleted = self._state.delete_before(day - self._settings.keep_days, _DELETED_PER_TICK, changes)
             if deleted < _DELETED_PER_TICK:
                 self._swept_day = day
             out.count(metrics.STATE_REMOVED.labels("trajectory", "age"), deleted)
+        # Before the review: timeouts are decided by what is written.
+        self._timeouts.decide(now_ms, out)
         if not out.replaying:  # else it would be recorded as done, with nothing published
             self._review_changed(changes, out)
-        self._timeouts.decide(now_ms, out)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Record a label that the job published before this state was built."""

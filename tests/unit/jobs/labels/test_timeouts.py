@@ -181,3 +181,15 @@ def test_the_last_label_does_not_depend_on_the_order(data: st.DataObject) -> Non
         "outcome": (0.5, False),
         "tests": (1.0, True),
     }
+
+
+def test_a_component_that_becomes_required_after_its_wait_has_ended_is_given_up() -> None:
+    run, versions = waiting_run()
+    versions.put(SPEC.replace("required = true\nwait_s = 60\n", ""))
+    run.tick(NOW_MS)
+    assert ended(run)["pending"] == []
+    versions.put(SPEC)
+    [(_, _, label)] = run.tick(NOW_MS + 61_000)
+    assert label["flags"] == ["waiting:tests"]
+    [(topic, _, decision)] = run.tick(NOW_MS + 61_250)
+    assert (topic, decision["components"]) == ("closures", ["tests"])
