@@ -9,6 +9,11 @@ as the loop, which runs right before and (unless --quick) right after it, since 
 label (which also read the feedback), labelled trajectories for measure, rows of all topics for the sink (`store`). Both
 rates leave out the first batch, which includes the start of the process.
 
+Rows. `ratio_store` compares the sink's rows with a plain loop that inserts the same rows into the same tables, built
+before: it has no decoding, no broker and no commit.
+
+Idle. `idle_cpu_share` is the CPU time of an idle worker per second, the largest of govern, label, measure and sink.
+
 Latency. At 500 steps a second, from `produce` to the arrival of the result: the governed step; the label, from the
 feedback that ends its trajectory; the trajectory's statistics, from its label.
 """
@@ -19,12 +24,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from streams import plain_loop
 from streams.arrivals import PACE, Follower, event_id, latency, paced, stats_key, trajectory_id
+from streams.insert_loop import insert_rate
 from streams.plain_loop import LOOP_TOPIC
 from streams.traffic import STEPS_OF_ONE, governed
 from streams.workers import Bench, is_idle, wait_for
@@ -63,13 +71,31 @@ def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
         loop = (before + after) / 2
         results[name] = {"rate": rate, "loop": loop, "ratio": rate / loop, "cpu_s": cpu, "rss_mb": rss}
         print_rate(name, results[name])
-    everything = sum(bench.count(topic) for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"))
+    stored = ("governed-steps", "governed-feedback", "labeled-trajectories")
+    everything = sum(bench.count(topic) for topic in stored)
     with bench.job("sink") as job:
-        rate = job.rate(("governed-steps", "governed-feedback", "labeled-trajectories"), everything)
+        rate = job.rate(stored, everything)
         cpu, rss = job.cost()
     results["store"] = {"rate": rate, "cpu_s": cpu, "rss_mb": rss}
+    loop, count = insert_rate(bench.settings, bench.codec, stored)
+    row_rate = rate * count / everything
+    results["store"] |= {"rows": row_rate, "loop_rows": loop, "ratio": row_rate / loop}
     print_rate("store", results["store"])
     return results
+
+
+def measure_idle(bench: Bench) -> dict[str, float]:
+    """Measure the share of one core that an idle worker of each job takes; all run together."""
+    with ExitStack() as stack:
+        jobs = {name: stack.enter_context(bench.job(name)) for name in ("govern", "label", "measure", "sink")}
+        for job in jobs.values():
+            job.wait_ready()
+            wait_for(partial(is_idle, job))
+        before = {name: job.cost()[0] for name, job in jobs.items()}
+        began = time.monotonic()
+        time.sleep(bench.idle_s)
+        seconds = time.monotonic() - began
+        return {name: (job.cost()[0] - before[name]) / seconds for name, job in jobs.items()}
 
 
 def print_rate(name: str, result: dict[str, float]) -> None:
@@ -156,11 +182,14 @@ def main() -> None:
             bench = Bench(stack, folder, arguments.quick)
             size = bench.fill()
             rates = measure_all(bench)
+            idle = measure_idle(bench)
             latencies = measure_latency(bench)
     print_table(size, rates, latencies)
     figures: dict[str, float] = {"step_bytes": size}
     for job, result in rates.items():
         figures |= {f"{key}_{job}": round(value, 3) for key, value in result.items()}
+    figures |= {f"idle_cpu_share_{job}": round(share, 4) for job, share in idle.items()}
+    figures["idle_cpu_share"] = round(max(idle.values()), 4)
     for job, (p50, p99) in latencies.items():
         figures |= {f"p50_ms_{job}": round(p50, 2), f"p99_ms_{job}": round(p99, 2)}
     print(json.dumps(figures))
