@@ -103,7 +103,7 @@ class TransactionalPublisher:
 
         1. Initialize the producer: the broker aborts an open transaction.
         2. Abort a transaction with an offset of the group. A broker that was killed while it aborted may have lost the
-           marker among the group's offsets. They would stay pending, and whoever reads them would wait for ever. The
+           marker among the group's offsets. They would stay pending, and each read of them would wait for ever. The
            next marker of the producer ends them.
 
         Args:
