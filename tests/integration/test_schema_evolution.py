@@ -121,7 +121,7 @@ def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) 
     wired = isolated(base_settings, folder / "stack")
     with Stack(wired, ["broker"]) as first, registry(first.settings, folder / "registry.log") as service:
         url = service.settings.schema_registry.url
-        names = [NewTopic(name, TOPICS[name].partitions, 1) for name in TOPICS_OF_V1]
+        names = [NewTopic(name, TOPICS[name].partition_count(base_settings.topics), 1) for name in TOPICS_OF_V1]
         admin = admin_client(first.settings.kafka)
         for created in admin.create_topics(names).values():
             created.result()

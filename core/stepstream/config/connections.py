@@ -36,8 +36,15 @@ class KafkaSettings(Section):
 
 
 class TopicsSettings(Section):
-    """Retention of the log. `stepstream topics apply` sets it; docs/operations.md says what a shorter one costs."""
+    """Partitions and retention of the log, which `stepstream topics apply` sets; see docs/operations.md."""
 
+    partitions: int = setting(
+        8,
+        "Partitions of the topics whose keys have state, when they are created. It bounds the workers of a job, and "
+        "cannot change later.",
+        ge=1,
+        le=1024,
+    )
     steps_retention_s: float = setting(
         0.0, "Age at which Kafka deletes records of `steps` and `feedback`; 0: never.", unit="s", ge=0
     )

@@ -36,7 +36,7 @@ def broker(settings: Settings) -> Finding:
     from confluent_kafka import KafkaException
 
     from stepstream.embedded.ready import SILENT
-    from stepstream.topics.admin import config_differences
+    from stepstream.topics.admin import PartitionsDiffer, check_partitions, config_differences
     from stepstream.topics.catalogue import TOPICS
     from stepstream.topics.client import admin_client
 
@@ -56,9 +56,10 @@ def broker(settings: Settings) -> Finding:
         return _unreachable("broker", settings, address, error.args[0].str())
     if missing := sorted(set(TOPICS) - set(existing)):
         return Finding("broker", "fault", f"{address} lacks {', '.join(missing)}", _APPLY)
-    for name, topic in TOPICS.items():
-        if (partitions := len(existing[name].partitions)) < topic.partitions:
-            differences.append(f"{name} has {partitions} of {topic.partitions} partitions")
+    try:
+        check_partitions({name: len(topic.partitions) for name, topic in existing.items()}, settings.topics)
+    except PartitionsDiffer as error:
+        return Finding("broker", "fault", f"{address}: {error.fact}", error.remedy)
     if differences:
         return Finding("broker", "fault", f"{address}: {'; '.join(differences)}", _APPLY)
     return Finding("broker", "ok", f"{address}, all {len(TOPICS)} topics")

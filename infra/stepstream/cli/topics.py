@@ -20,15 +20,17 @@ def list_topics(as_json: bool) -> None:
     """List the catalogue."""
     from stepstream.topics.catalogue import TOPICS
 
+    configured = load().topics
     if as_json:
-        configured = load().topics
-        rows = [asdict(topic) | {"config": topic.settings(configured)} for topic in TOPICS.values()]
+        rows = [
+            asdict(topic) | {"partitions": topic.partition_count(configured), "config": topic.settings(configured)}
+            for topic in TOPICS.values()
+        ]
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
     for topic in TOPICS.values():
-        click.echo(
-            f"{topic.name:22} {topic.partitions:2} partitions, by {topic.key}, retention {topic.retention}: {topic.doc}"
-        )
+        partitions = f"{topic.partition_count(configured):2} partitions"
+        click.echo(f"{topic.name:22} {partitions}, by {topic.key}, retention {topic.retention}: {topic.doc}")
 
 
 @topics.command()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
@@ -11,7 +11,6 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -43,6 +42,14 @@ class RegistryNotReady(Fatal):
     """The registry did not answer within its deadline. The message names the address and the setting to check."""
 
 
+class PartitionsDiffer(Fatal):
+    """Existing topics have another number of partitions than `topics.partitions`."""
+
+    def __init__(self, fact: str, remedy: str) -> None:
+        super().__init__(f"{fact}: {remedy}")
+        self.fact, self.remedy = fact, remedy
+
+
 @dataclass(frozen=True)
 class Change:
     """One change: kind (`topic` or `subject`), name and action."""
@@ -59,6 +66,7 @@ def apply(settings: Settings) -> list[Change]:
         KafkaUnavailable, RegistryNotReady: no answer within the deadline.
         KafkaException: the cluster rejected a change, or stayed busy until the deadline.
         RegistryRefused: a schema is not compatible with a registered one.
+        PartitionsDiffer: existing topics have another number of partitions than the setting; nothing was changed.
     """
     wait_for_kafka(settings.kafka)
     admin = admin_client(settings.kafka)
@@ -80,24 +88,56 @@ def _apply_topics_with_retries(admin: AdminClient, settings: Settings) -> list[C
 
 def _apply_topics(admin: AdminClient, settings: Settings) -> list[Change]:
     existing = admin.list_topics(timeout=30).topics
+    check_partitions({name: len(topic.partitions) for name, topic in existing.items()}, settings.topics)
     changes = []
     missing = [topic for topic in TOPICS.values() if topic.name not in existing]
     if missing:
         replication = settings.kafka.replication
         created = admin.create_topics(
-            [NewTopic(t.name, t.partitions, replication, config=t.settings(settings.topics)) for t in missing],
+            [
+                NewTopic(
+                    topic.name,
+                    topic.partition_count(settings.topics),
+                    replication,
+                    config=topic.settings(settings.topics),
+                )
+                for topic in missing
+            ],
             operation_timeout=30,
         )
         for name, future in created.items():
             if _is_created(future):
                 changes.append(Change("topic", name, "created"))
-    for topic in TOPICS.values():
-        if topic.name in existing and len(existing[topic.name].partitions) < topic.partitions:
-            for future in admin.create_partitions([NewPartitions(topic.name, topic.partitions)]).values():
-                future.result()
-            changes.append(Change("topic", topic.name, f"grown to {topic.partitions} partitions"))
     known = [topic.name for topic in TOPICS.values() if topic.name in existing]
     return changes + _alter_configs(admin, known, settings.topics)
+
+
+def check_partitions(existing: Mapping[str, int], configured: TopicsSettings) -> None:
+    """Check that the existing topics whose keys have state have the configured number of partitions.
+
+    With more partitions, half of the keys or more would move away from their state, and a trajectory would count twice.
+    A job also needs the same number in all its inputs.
+
+    Args:
+        existing: number of partitions, by topic of the cluster.
+        configured: the setting.
+
+    Raises:
+        PartitionsDiffer: a topic has another number.
+    """
+    counts = {name: existing[name] for name, topic in TOPICS.items() if topic.partitions is None and name in existing}
+    wrong = {name: count for name, count in counts.items() if count != configured.partitions}
+    if not wrong:
+        return
+    fact = (
+        f"`topics.partitions` is {configured.partitions}, but "
+        + ", ".join(f"{name} has {count}" for name, count in sorted(wrong.items()))
+        + ", and other partitions would part keys from their state"
+    )
+    if len(set(counts.values())) == 1:
+        [count] = set(counts.values())
+        raise PartitionsDiffer(fact, f"set STEPSTREAM_TOPICS_PARTITIONS={count}")
+    raise PartitionsDiffer(fact, "create the topics anew with one number of partitions, see docs/operations.md")
 
 
 def _alter_configs(admin: AdminClient, names: list[str], configured: TopicsSettings) -> list[Change]:

@@ -55,7 +55,8 @@ class Topic:
     """Programs, commands (`replay`, `export`, `erase`), or in words; `people`: other commands that people run."""
     personal: tuple[str, ...] = ()
     """Fields of the value that are encrypted if it has a `user`, in the order of the blob; empty: never sealed."""
-    partitions: int = 8
+    partitions: int | None = None
+    """Fixed number of partitions; None: `topics.partitions`, the same for all these topics."""
     cleanup: Literal["delete", "compact"] = "delete"
     retention_ms: int = -1
     """Milliseconds before Kafka deletes a record; -1: unlimited. Ignored for compacted topics."""
@@ -73,6 +74,10 @@ class Topic:
         if self.retention_setting:
             return f"unlimited, or `topics.{self.retention_setting}`"
         return "unlimited" if self.retention_ms < 0 else f"{self.retention_ms // _DAY_MS} days"
+
+    def partition_count(self, configured: TopicsSettings) -> int:
+        """Return the number of partitions that the topic has when it is created."""
+        return configured.partitions if self.partitions is None else self.partitions
 
     @property
     def subject(self) -> str:

@@ -72,7 +72,13 @@ def protocol_page() -> str:
 
 def _topic_row(topic: Topic) -> str:
     schema = f"[{topic.schema}](#{topic.schema.lower()})"
-    cells = [f"`{topic.name}`", topic.key, schema, str(topic.partitions), topic.retention]
+    cells = [
+        f"`{topic.name}`",
+        topic.key,
+        schema,
+        "`topics.partitions`" if topic.partitions is None else str(topic.partitions),
+    ]
+    cells += [topic.retention]
     cells += [", ".join(topic.writers), ", ".join(topic.readers), topic.doc]
     return f"| {' | '.join(cells)} |"
 
