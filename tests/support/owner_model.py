@@ -1,11 +1,12 @@
-"""Model a log, a consumer group and its workers, for one partition of each topic: transactions, owners and crashes.
+"""Model a log, a consumer group and its workers: transactions, owners and crashes.
 
 The workers are real: `FoldProcessor` with a real fold and RocksDB. Only the broker and its clients are models. A
-worker may be killed or paused at each of its calls to the broker. While it is paused, another one may own the
-partition.
+worker may be killed or paused at each of its calls to the broker. While it is paused, another one may own its
+partitions.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from stepstream.jobs.runtime.fold import FoldJob
 from stepstream.jobs.runtime.log_reader import Committed
 from stepstream.jobs.runtime.outputs import Output
 from stepstream.jobs.runtime.processor import FoldProcessor
-from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.record import Record, TopicPartition
+from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.runtime.snapshot_store import SnapshotStore
 from stepstream.jobs.runtime.snapshots import SnapshotWriter
 from stepstream.jobs.runtime.transaction import Refused
@@ -52,39 +54,58 @@ class Transaction:
     """An open or ended transaction."""
 
     entries: list[Entry] = field(default_factory=list)
-    topics: set[str] = field(default_factory=set)
-    offsets: dict[str, Committed] = field(default_factory=dict)
+    partitions: set[TopicPartition] = field(default_factory=set)
+    offsets: dict[TopicPartition, Committed] = field(default_factory=dict)
     state: str = "open"
 
 
 class Log:
-    """One partition of every topic, and the group that reads them."""
+    """The partitions of every topic, and the group that reads them."""
 
-    def __init__(self) -> None:
-        self.topics: dict[str, list[Entry]] = {}
-        self.begins: dict[str, int] = {}
-        """First offset of each topic; without an entry: 0."""
-        self.committed: dict[str, Committed] = {}
-        self.generation, self.owner = 0, ""
+    def __init__(self, partitions: int = 1) -> None:
+        self.partitions = partitions
+        self.topics: dict[TopicPartition, list[Entry]] = {}
+        self.begins: dict[TopicPartition, int] = {}
+        """First offset of each partition; without an entry: 0."""
+        self.committed: dict[TopicPartition, Committed] = {}
+        self.generation = 0
+        self.members: frozenset[str] = frozenset()
+        """Members of the generation."""
         self.transactions: dict[str, Transaction] = {}
         """The newest transaction of each transactional id."""
         self.epochs: dict[str, int] = {}
 
+    def partition_of(self, key: str) -> int:
+        return sum(key.encode()) % self.partitions
+
     def append(self, topic: str, key: str, value: bytes, state: str = "committed") -> Entry:
-        entries = self.topics.setdefault(topic, [])
-        entry = Entry(Record(topic, 0, len(entries), T0_MS + len(entries), key.encode(), value), state)
+        number = self.partition_of(key)
+        entries = self.topics.setdefault((topic, number), [])
+        entry = Entry(Record(topic, number, len(entries), T0_MS + len(entries), key.encode(), value), state)
         entries.append(entry)
         return entry
 
-    def end(self, topic: str) -> int:
-        return len(self.topics.get(topic, []))
+    def append_aborted(self, topic: str, key: str, value: bytes) -> None:
+        """Append a record of a transaction that failed, and the transaction's marker."""
+        self.append(topic, key, value, "aborted")
+        self.topics[topic, self.partition_of(key)].append(Entry(None, "committed"))
 
-    def delete_before(self, topic: str, offset: int) -> None:
+    def begin(self, topic: str, partition: int = 0) -> int:
+        return self.begins.get((topic, partition), 0)
+
+    def end(self, topic: str, partition: int = 0) -> int:
+        return len(self.topics.get((topic, partition), []))
+
+    def delete_before(self, topic: str, offset: int, partition: int = 0) -> None:
         """Delete the first records, as retention does."""
-        self.begins[topic] = offset
+        self.begins[topic, partition] = max(offset, self.begin(topic, partition))
 
-    def last_stable_offset(self, topic: str) -> int:
-        states = [entry.state for entry in self.topics.get(topic, [])]
+    def size(self, topics: Collection[str] | None = None) -> int:
+        """Return the number of offsets of some topics; None: of all."""
+        return sum(len(entries) for (topic, _), entries in self.topics.items() if topics is None or topic in topics)
+
+    def last_stable_offset(self, topic: str, partition: int) -> int:
+        states = [entry.state for entry in self.topics.get((topic, partition), [])]
         return states.index("open") if "open" in states else len(states)
 
     def finish(self, transaction: Transaction, state: str) -> None:
@@ -93,8 +114,8 @@ class Log:
         transaction.state = state
         for entry in transaction.entries:
             entry.state = state
-        for topic in transaction.topics:
-            self.topics[topic].append(Entry(None, "committed"))
+        for partition in transaction.partitions:
+            self.topics[partition].append(Entry(None, "committed"))
         if state == "committed":
             self.committed |= transaction.offsets
 
@@ -104,13 +125,23 @@ class Log:
             if transaction.state == "open":
                 self.finish(transaction, outcome() if transaction.offsets else "aborted")
 
-    def read(self, topic: str, begin: int, end: int) -> list[Record]:
-        stable = self.last_stable_offset(topic)
-        entries = self.topics.get(topic, [])[max(begin, self.begins.get(topic, 0)) : min(end, stable)]
+    def read(self, topic: str, begin: int, end: int, partition: int = 0) -> list[Record]:
+        stable = self.last_stable_offset(topic, partition)
+        first = max(begin, self.begin(topic, partition))
+        entries = self.topics.get((topic, partition), [])[first : min(end, stable)]
         return [entry.record for entry in entries if entry.state == "committed" and entry.record is not None]
 
     def events(self, topic: str) -> list[Any]:
-        return [CODEC.decode(topic, record.value) for record in self.read(topic, 0, self.end(topic))]
+        records = [record for n in range(self.partitions) for record in self.read(topic, 0, self.end(topic, n), n)]
+        return [CODEC.decode(topic, record.value) for record in records]
+
+    def rebalance(self, shares: Mapping["Worker", Sequence[int]]) -> None:
+        """Begin a generation whose members get partitions when they `join`. Others do not notice."""
+        self.generation += 1
+        self.members = frozenset(worker.member_id for worker in shares)
+        for worker, partitions in shares.items():
+            member = GroupMember("group", self.generation, worker.member_id, worker.name)
+            worker.assigned = member, tuple(partitions)
 
 
 class Reader:
@@ -122,33 +153,38 @@ class Reader:
     def identity(self, _topics: Sequence[str]) -> str:
         return "log"
 
-    def committed(self, topics: Iterable[str], _partitions: Iterable[int]) -> dict[tuple[str, int], Committed]:
+    def committed(self, topics: Iterable[str], partitions: Iterable[int]) -> dict[TopicPartition, Committed]:
         self._log.settle(self._outcome)
-        return {(topic, 0): self._log.committed[topic] for topic in topics if topic in self._log.committed}
+        wanted = itertools.product(topics, partitions)
+        return {one: self._log.committed[one] for one in wanted if one in self._log.committed}
 
-    def bounds(self, topic: str, _partition: int) -> tuple[int, int]:
-        return self._log.begins.get(topic, 0), self._log.last_stable_offset(topic)
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        return self._log.begin(topic, partition), self._log.last_stable_offset(topic, partition)
 
-    def ends(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        return {(topic, number): self._log.end(topic) for topic, number in partitions}
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {one: self._log.end(*one) for one in partitions}
 
-    def since(self, topic: str, _timestamp_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
-        return {(topic, 0): (self._log.begins.get(topic, 0), self._log.end(topic))}
+    def since(self, topic: str, _timestamp_ms: int) -> dict[TopicPartition, tuple[int, int]]:
+        numbers = range(self._log.partitions)
+        return {(topic, number): (self._log.begin(topic, number), self._log.end(topic, number)) for number in numbers}
 
-    def read(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[list[Record]]:
+    def read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[list[Record]]:
         self._log.settle(self._outcome)
-        for (topic, _), (begin, end) in ranges.items():
-            yield self._log.read(topic, begin, end)
+        for (topic, number), (begin, end) in ranges.items():
+            yield self._log.read(topic, begin, end, number)
 
-    def partition_of(self, _topic: str, _key: str) -> int:
-        return 0
+    def partition_of(self, _topic: str, key: str) -> int:
+        return self._log.partition_of(key)
 
     def close(self) -> None:
         pass
 
 
 class Publisher:
-    """`TransactionalPublisher` of a `Log`. `interrupt(point)` may raise `Killed`, or let others act and return."""
+    """`TransactionalPublisher` of a `Log`.
+
+    `interrupt(point)` may raise `Killed`, raise `Cancelled` where a wait for a broker can, or let others act.
+    """
 
     def __init__(self, log: Log, transactional_id: str, interrupt: Callable[[str], None]) -> None:
         self._log, self._id, self._interrupt = log, transactional_id, interrupt
@@ -165,20 +201,30 @@ class Publisher:
         self._interrupt("beginning")
         self._check_epoch()
         transaction = self._log.transactions[self._id] = Transaction()
-        for output in outputs:
-            transaction.entries.append(self._log.append(output.topic, output.key, output.value, "open"))
-            transaction.topics.add(output.topic)
-        self._interrupt("published")
-        self._check_open(transaction)
-        if (member.generation, member.member_id) != (self._log.generation, self._log.owner):
+        try:
+            self._send(transaction, outputs, offsets, member)
+        except Cancelled:
+            self._check_open(transaction)
             self._log.finish(transaction, "aborted")
-            raise Refused("another owner")
-        transaction.offsets = {one.topic: Committed(one.offset, one.metadata or "") for one in offsets}
+            raise
         self._interrupt("offsets sent")
         if transaction.state != "committed":  # another worker may have waited for its outcome
             self._check_open(transaction)
             self._log.finish(transaction, "committed")
         self._interrupt("committed")
+
+    def _send(
+        self, transaction: Transaction, outputs: Sequence[Output], offsets: list[Offset], member: GroupMember
+    ) -> None:
+        for output in outputs:
+            transaction.entries.append(self._log.append(output.topic, output.key, output.value, "open"))
+            transaction.partitions.add((output.topic, self._log.partition_of(output.key)))
+        self._interrupt("published")
+        self._check_open(transaction)
+        if member.generation != self._log.generation or member.member_id not in self._log.members:
+            self._log.finish(transaction, "aborted")
+            raise Refused("another owner")
+        transaction.offsets = {(one.topic, one.partition): Committed(one.offset, one.metadata or "") for one in offsets}
 
     def _check_epoch(self) -> None:
         if self._log.epochs[self._id] != self._epoch:
@@ -199,8 +245,11 @@ class Worker:
         self.interrupt: Callable[[str], None] = lambda _point: None
         self.outcome: Callable[[], str] = lambda: "aborted"
         self.processor: FoldProcessor | None = None
+        self.assigned: tuple[GroupMember, Sequence[int]] | None = None
+        """Membership and partitions that the worker has not noticed yet."""
         self.member: GroupMember | None = None
-        self.positions: dict[str, int] = {}
+        """Membership under which it reads; None: it must join the group."""
+        self.positions: dict[TopicPartition, int] = {}
         self.inputs: tuple[str, ...] = ()
         self.killed = False
         """True once the process was killed during an upload."""
@@ -224,7 +273,11 @@ class Worker:
             patch.setattr(processor, "TransactionalPublisher", self._publisher)
             patch.setattr(processor, "SnapshotWriter", self._snapshot_writer)
             self.processor = FoldProcessor(configured, job, lambda: False)
-        self.member = None
+        self.member = self.assigned = None
+
+    @property
+    def member_id(self) -> str:
+        return f"{self.name}#{self.processes}"
 
     def _publisher(self, *_: Any) -> Publisher:
         return Publisher(self.log, self.name, lambda point: self.interrupt(point))
@@ -262,37 +315,49 @@ class Worker:
         """End the process; `with_folder` also loses its machine."""
         if self.processor is not None:
             self.processor.shut_down()
-        self.processor = self.member = None
+        self.processor = self.member = self.assigned = None
         self.losses += with_folder
 
     def own(self) -> None:
-        """Become the owner in a new generation; the owner before does not notice."""
+        """Become the owner of all partitions in a new generation; the owner before does not notice."""
         if self.processor is None:
             self.start()
+        self.log.rebalance({self: range(self.log.partitions)})
+        self.join()
+
+    def join(self) -> None:
+        """Take the assigned partitions."""
         assert self.processor is not None
-        self.log.generation += 1
-        self.log.owner = f"{self.name}#{self.processes}"
-        self.member = GroupMember("group", self.log.generation, self.log.owner, self.name)
-        self.processor.open([0], self.member)
+        assert self.assigned is not None
+        (self.member, partitions), self.assigned = self.assigned, None
+        self.processor.open(partitions, self.member)
         committed = self.log.committed
-        begins = {topic: self.log.begins.get(topic, 0) for topic in self.inputs}
-        self.positions = {t: max(low, committed[t].offset if t in committed else low) for t, low in begins.items()}
+        lows = {one: self.log.begin(*one) for one in itertools.product(self.inputs, partitions)}
+        self.positions = {
+            one: max(low, committed[one].offset if one in committed else low) for one, low in lows.items()
+        }
+
+    def leave(self) -> None:
+        """Release the partitions: a rebalance begins."""
+        assert self.processor is not None
+        self.processor.close({number for _, number in self.positions})
+        self.member = None
 
     def deliver(self, most: int) -> bool:
-        """Process the next fetch, of up to `most` records a topic. Return False if there is nothing to read."""
+        """Process the next fetch, of up to `most` records of each partition. Return False if there are none."""
         assert self.processor is not None
         assert self.member is not None
         records: list[Record] = []
-        moved: dict[tuple[str, int], tuple[int, int]] = {}
-        for topic, begin in self.positions.items():
-            stable = self.log.last_stable_offset(topic)
-            found = self.log.read(topic, begin, stable)
+        moved: dict[TopicPartition, tuple[int, int]] = {}
+        for (topic, number), begin in self.positions.items():
+            stable = self.log.last_stable_offset(topic, number)
+            found = self.log.read(topic, begin, stable, number)
             end = found[most].offset if len(found) > most else stable
             records += found[:most]
             if end > begin:
-                moved[topic, 0] = begin, end
+                moved[topic, number] = begin, end
         if not moved:
             return False
-        self.positions |= {topic: end for (topic, _), (_, end) in moved.items()}
+        self.positions |= {one: end for one, (_, end) in moved.items()}
         self.processor.process(Fetch(self.member, records, moved))
         return True

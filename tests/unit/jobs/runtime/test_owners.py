@@ -1,6 +1,7 @@
 """Test that no order of owners, crashes, pauses and aborted transactions changes what a job publishes in effect.
 
-Each seed is one schedule. `make test-owners` runs 20,000 of them.
+Two workers share two partitions. Meanwhile, consents and reward specifications change. Each seed is one schedule.
+`make test-owners` runs 20,000 of them.
 """
 
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from owner_decisions import Decisions
 from owner_model import CODEC, Entry, Killed, Log, Worker
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
@@ -23,17 +25,18 @@ from stepstream.core.process import Fatal
 from stepstream.jobs import label
 from stepstream.jobs.govern import Govern
 from stepstream.jobs.governance.active_policy import ActivePolicies
-from stepstream.jobs.label import Label
 from stepstream.jobs.measure import Measure
 from stepstream.jobs.runtime import snapshot_store
 from stepstream.jobs.runtime.fold import FoldJob
 from stepstream.jobs.runtime.processor import FoldProcessor
+from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.runtime.snapshot_manifest import decode_manifest
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.runtime.transaction import Refused
 
 SCHEDULES = int(os.environ.get("OWNER_SCHEDULES", "150"))
 FIRST = int(os.environ.get("OWNER_FIRST_SEED", "0"))
+PARTITIONS = 2
 NOW_US = time.time_ns() // 1000
 """`govern` forgets events by their own time."""
 Events = list[tuple[str, str, bytes]]
@@ -46,12 +49,14 @@ NEWEST: dict[str, Callable[[Any], Any]] = {
 
 
 def script() -> list[tuple[str, Any]]:
-    """Return steps and feedback of three trajectories, in which two events come twice."""
+    """Return steps and feedback of four trajectories, in which two events come twice. Only time closes the last one."""
     events: list[tuple[str, Any]] = []
     at: Any = {"occurred_at_us": NOW_US}
-    for name in ("a", "b", "c"):
-        events += [("steps", step) for step in make_steps(name, 3, at_us=NOW_US - 10_000_000)]
-        events += [("feedback", make_ending(name, 3, **at)), ("feedback", make_feedback(name, 0.0, number=1, **at))]
+    for name in ("a", "b", "c", "d"):
+        steps = make_steps(name, 3, at_us=NOW_US - 10_000_000, user=f"user-{name}")
+        events += [("steps", step) for step in steps]
+        events += [("feedback", make_ending(name, 3, **at))] if name != "d" else []
+        events += [("feedback", make_feedback(name, 0.0, number=1, **at))]
     events += [("feedback", make_feedback("a", 0.5, number=2, **at)), events[0], events[3]]
     return events
 
@@ -71,9 +76,9 @@ def governed_events() -> Events:
 @cache
 def labels() -> tuple[tuple[str, str, bytes], ...]:
     """The labels of all revisions, as `label` publishes them if each record is a batch."""
-    with scratch_folder() as folder, one_job(make_label):
+    with scratch_folder() as folder, one_job():
         log = Log()
-        worker = Worker("one", log, folder, make_label)
+        worker = Worker("one", log, folder, Decisions().make_label)
         worker.own()
         for event in governed_events():
             log.append(*event)
@@ -86,19 +91,20 @@ def make_govern(settings: Settings) -> FoldJob:
     return Govern(settings, ActivePolicies(b"key", {}, {}), lambda *_: False)
 
 
-def make_label(settings: Settings) -> FoldJob:
-    return Label(settings.model_copy(update={"label": LabelSettings(keep_days=100_000)}))
-
-
 def make_measure(settings: Settings) -> FoldJob:
-    return Measure(settings)
+    return Measure(settings.model_copy(update={"label": LabelSettings(keep_days=100_000)}))
 
 
-JOBS: list[tuple[Callable[[Settings], FoldJob], Callable[[], Events]]] = [
-    (make_govern, raw_events),
-    (make_label, governed_events),
-    (make_measure, lambda: list(labels())),
-]
+def make_job(job: str, decisions: Decisions) -> Callable[[Settings], FoldJob]:
+    return {"govern": make_govern, "label": decisions.make_label, "measure": make_measure}[job]
+
+
+EVENTS: dict[str, Callable[[], Events]] = {
+    "govern": raw_events,
+    "label": governed_events,
+    "measure": lambda: list(labels()),
+}
+"""Input of each job."""
 
 
 @contextmanager
@@ -112,7 +118,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def one_job(_make: Any) -> Iterator[None]:
+def one_job() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(label, "sealing_codec", lambda _, **__: CODEC)
         yield
@@ -122,11 +128,11 @@ def finish(worker: Worker) -> None:
     """Process everything, and take all decisions in time."""
     assert worker.processor is not None
     for _ in range(20):
-        before = sum(worker.log.end(topic) for topic in worker.log.topics)
+        before = worker.log.size()
         while worker.deliver(1_000):
             pass
         worker.processor.tick()
-        if sum(worker.log.end(topic) for topic in worker.log.topics) == before and not worker.deliver(1_000):
+        if worker.log.size() == before and not worker.deliver(1_000):
             return
     raise AssertionError("the job does not come to rest")
 
@@ -136,9 +142,11 @@ class Schedule:
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.rng = random.Random(seed)
-        make, events = JOBS[seed % len(JOBS)]
-        self.log, self.pending = Log(), events()
-        if make is not make_measure:  # labels of a trajectory are in order
+        self.job = list(EVENTS)[seed % len(EVENTS)]
+        self.log, self.pending = Log(PARTITIONS), EVENTS[self.job]()
+        self.decisions = Decisions()
+        make = make_job(self.job, self.decisions)
+        if self.job != "measure":  # labels of a trajectory are in order
             self.rng.shuffle(self.pending)
         self.workers = [Worker(name, self.log, folder, make) for name in ("one", "two")]
         self.depth, self.folder = 0, folder
@@ -149,13 +157,16 @@ class Schedule:
     def run(self) -> None:
         while self.pending:
             self._act()
-        for _ in range(self.rng.randrange(6)):
+        for _ in range(self.rng.randrange(20)):  # most have labels by now, which decisions revise
             self._act()
         self.log.settle(lambda: "aborted")
         for worker in self.workers:
             worker.interrupt = lambda _point: None
         last = self.rng.choice(self.workers)
+        if self.decisions.end_idle_changes():
+            last.kill()  # it may have started with the other setting
         self._attempt(last, last.own)
+        self.decisions.read_all()
         finish(last)
         for worker in self.workers:
             worker.kill()
@@ -172,8 +183,9 @@ class Schedule:
                 self._snapshot,
                 self._delete_old,
                 self._kill,
+                self._decide,
             ],
-            [6, 1, 2, 8, 2, 2, 0.5, 1],
+            [6, 1, 2, 8, 4, 2, 0.5, 1, 3],
         )[0]
         action(worker)
 
@@ -185,18 +197,36 @@ class Schedule:
     def _append_aborted(self, _worker: Worker) -> None:
         """Another producer's transaction fails: its records are on the log and must have no effect."""
         if self.pending:
-            topic, key, value = self.pending[0]
-            self.log.append(topic, key, value, "aborted")
-            self.log.topics[topic].append(Entry(None, "committed"))
+            self.log.append_aborted(*self.pending[0])
+
+    def _decide(self, _worker: Worker) -> None:
+        """Change a consent, the specification, or whether new processes close idle trajectories."""
+        self.decisions.change(self.rng)
 
     def _own(self, worker: Worker) -> None:
-        self._attempt(worker, worker.own)
+        """A worker joins the group: alone, or with the other one, which notices later."""
+        if worker.processor is None:
+            worker.start()
+        numbers = self.rng.sample(range(PARTITIONS), PARTITIONS)
+        shares = {worker: numbers}
+        [other] = [one for one in self.workers if one is not worker]
+        if other.processor is not None and self.rng.random() < 0.5:
+            shares = {worker: numbers[:1], other: numbers[1:]}
+        self.log.rebalance(shares)
+        self._attempt(worker, worker.join)
+
+    def _notice(self, worker: Worker) -> None:
+        if worker.assigned is not None and self.rng.random() < 0.8:
+            self._attempt(worker, worker.join)
 
     def _deliver(self, worker: Worker) -> None:
+        self._notice(worker)
         if worker.member is not None:
             self._attempt(worker, lambda: worker.deliver(self.rng.randint(1, 4)))
 
     def _tick(self, worker: Worker) -> None:
+        self._notice(worker)
+        self.decisions.read(self.rng)
         if worker.processor is not None:
             self._attempt(worker, worker.processor.tick)
 
@@ -205,11 +235,13 @@ class Schedule:
             self._attempt(worker, worker.snapshot)
 
     def _delete_old(self, _worker: Worker) -> None:
-        """Retention deletes the records before the newest snapshot."""
-        newest = max(self.folder.glob("snapshots/*/*/0/manifests/*.json"), key=lambda path: path.name, default=None)
-        if newest is not None:
-            for topic, offset in decode_manifest(newest.read_bytes()).position.items():
-                self.log.delete_before(topic, max(offset, self.log.begins.get(topic, 0)))
+        """Retention deletes the records before each partition's newest snapshot."""
+        newest: dict[int, Path] = {}
+        for path in sorted(self.folder.glob("snapshots/*/*/*/manifests/*.json"), key=lambda path: path.name):
+            newest[int(path.parts[-3])] = path
+        for number, path in newest.items():
+            for topic, offset in decode_manifest(path.read_bytes()).position.items():
+                self.log.delete_before(topic, offset, number)
 
     def _kill(self, worker: Worker) -> None:
         worker.kill(with_folder=self.rng.random() < 0.3)
@@ -223,13 +255,22 @@ class Schedule:
                 worker.kill(with_folder=self.rng.random() < 0.3)
         except Refused:
             worker.member = None  # until it joins again
+        except Cancelled:
+            worker.member = None
+            if self.rng.random() < 0.7:  # a tick was due before the partitions are released
+                self._decide(worker)
+                self._tick(worker)
+            if worker.processor is process and worker.member is None:
+                worker.leave()
 
-    def _interrupt(self, caller: Worker, _point: str) -> None:
-        """Kill the worker that calls the broker, or pause it while the other one acts."""
+    def _interrupt(self, caller: Worker, point: str) -> None:
+        """Kill or cancel the worker that calls the broker, or pause it while the other one acts."""
         chance = self.rng.random()
         if chance < 0.08:
             raise Killed
-        if chance < 0.25 and self.depth == 0:
+        if chance < 0.13 and point in ("beginning", "published"):
+            raise Cancelled
+        if chance < 0.28 and self.depth == 0:
             self.depth = 1
             try:
                 [other] = [worker for worker in self.workers if worker is not caller]
@@ -241,7 +282,7 @@ class Schedule:
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, 50))
 def test_a_schedule_of_owners_has_the_effect_of_one_owner(first: int) -> None:
-    with one_job(None):
+    with one_job():
         for seed in range(FIRST + first, FIRST + min(first + 50, SCHEDULES)):
             with scratch_folder() as folder:
                 check(seed, folder)
@@ -251,20 +292,20 @@ def check(seed: int, folder: Path) -> None:
     schedule = Schedule(seed, folder)
     schedule.run()
     log = schedule.log
-    reference = Log()
-    make, _ = JOBS[seed % len(JOBS)]
-    worker = Worker("reference", reference, folder, make)
+    reference = Log(PARTITIONS)
+    worker = Worker("reference", reference, folder, make_job(schedule.job, schedule.decisions))
     worker.start()
     inputs = set(worker.inputs)
-    for topic in inputs:
-        reference.topics[topic] = [Entry(entry.record, entry.state) for entry in log.topics.get(topic, [])]
+    for (topic, number), entries in log.topics.items():
+        if topic in inputs:
+            reference.topics[topic, number] = [Entry(entry.record, entry.state) for entry in entries]
     log.begins.clear()  # the deleted records count
-    ends = {topic: reference.end(topic) for topic in inputs}
+    size = reference.size(inputs)
     worker.own()
     finish(worker)
     worker.kill()
-    assert {topic: reference.end(topic) for topic in inputs} == ends, f"seed {seed}: a decision is missing"
-    outputs = (log.topics.keys() | reference.topics.keys()) - inputs
+    assert reference.size(inputs) == size, f"seed {seed}: a decision is missing"
+    outputs = {topic for topic, _ in log.topics.keys() | reference.topics.keys()} - inputs
     for topic in outputs | inputs & {"closures"}:
         events, expected = log.events(topic), reference.events(topic)
         ids = [event["event_id"] for event in events]
@@ -273,7 +314,7 @@ def check(seed: int, folder: Path) -> None:
             said = [NEWEST[topic](event) for event in events]
             assert len(said) == len(set(said)), f"seed {seed}: {topic} says two things about one state"
             assert newest(topic, events) == newest(topic, expected), f"seed {seed}: {topic}"
-        elif topic not in inputs and not (topic == "dead-letters" and make is make_label):
+        elif topic not in inputs and not (topic == "dead-letters" and schedule.job == "label"):
             # A closure whose trajectory has no step yet is a dead letter; that depends on how the inputs interleave.
             assert by_content(events) == by_content(expected), f"seed {seed}: {topic}"
 
@@ -312,7 +353,7 @@ def restore_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
 
     def snapshot_first(self: FoldProcessor, batches: Any) -> None:
         for batch in batches:
-            state = batch.partition.state
+            number, state = batch.partition.number, batch.partition.state
             with tempfile.TemporaryDirectory() as folder:
                 before = Path(folder) / "before"
                 state.checkpoint(before)
@@ -322,7 +363,7 @@ def restore_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
                 copied.write(changes, batch.position, time.time_ns() // 1_000_000, batch.ticks)
                 copied.close()
                 position = dict(copied.position)
-                self._snapshots._store.write(before, state.identity, 0, position, batch.ticks, copied.written_ms)
+                self._snapshots._store.write(before, state.identity, number, position, batch.ticks, copied.written_ms)
         commit(self, batches)
 
     patch.setattr(FoldProcessor, "_commit", snapshot_first)
@@ -331,7 +372,7 @@ def restore_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", [skip_a_record_after_a_snapshot, restore_what_is_not_committed])
 def test_the_model_notices_a_wrong_snapshot(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
-    with one_job(None), pytest.MonkeyPatch.context() as patch:
+    with one_job(), pytest.MonkeyPatch.context() as patch:
         labels()
         fault(patch)
         for seed in range(300):

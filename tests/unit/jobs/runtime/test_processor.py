@@ -94,13 +94,13 @@ def test_an_idle_partition_behind_offsets_without_a_record_decides_its_deadlines
         append(worker.log, STEPS, as_governed(step))
     if ending == "aborted record":
         worker.log.append(STEPS, "a", b"", "aborted")
-    worker.log.topics[STEPS].append(Entry(None, "committed"))
+    worker.log.topics[STEPS, 0].append(Entry(None, "committed"))
     worker.own()
     deliver_all(worker)
     assert worker.processor is not None
     worker.processor.tick()
     assert [closed["trajectory_id"] for closed in worker.log.events(CLOSURES)] == ["a"]
-    assert worker.log.committed[STEPS].offset == worker.log.end(STEPS)
+    assert worker.log.committed[STEPS, 0].offset == worker.log.end(STEPS)
 
 
 def test_no_deadline_is_decided_while_an_open_transaction_may_hold_a_record(worker: Worker) -> None:
@@ -159,7 +159,7 @@ def test_outputs_that_an_earlier_release_kept_are_folded_again(worker: Worker, t
     state._db[b"\x00offsets"] = orjson.dumps(entry)
     state.close()
     worker.log.committed = before if committed else {}
-    worker.log.topics[LABELS] = []
+    worker.log.topics[LABELS, 0] = []
     worker.own()
     deliver_all(worker)
     assert {one["trajectory_id"] for one in worker.log.events(LABELS)} == {"a", "b"}

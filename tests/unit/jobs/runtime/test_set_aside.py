@@ -70,7 +70,7 @@ def run(worker: Worker) -> None:
 
 def redrive(log: Log) -> None:
     for letter in log.events(LETTERS):
-        entry = log.topics[letter["topic"]][letter["offset"]].record
+        entry = log.topics[letter["topic"], 0][letter["offset"]].record
         assert entry is not None
         assert entry.value is not None
         log.append(letter["topic"], "poison", entry.value)

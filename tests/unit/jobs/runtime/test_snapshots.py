@@ -181,12 +181,12 @@ def test_a_snapshot_ahead_of_the_committed_offsets_is_not_restored(
     worker.snapshot()
     worker.kill(with_folder=True)
     worker.log.committed = {
-        topic: Committed(one.offset - 1, one.metadata) for topic, one in worker.log.committed.items()
+        partition: Committed(one.offset - 1, one.metadata) for partition, one in worker.log.committed.items()
     }
     worker.own()
     assert (count("refused"), count("restored")) == (1, 0)
     worker.kill(with_folder=True)
-    worker.log.committed = {topic: Committed(one.offset, "0") for topic, one in worker.log.committed.items()}
+    worker.log.committed = {partition: Committed(one.offset, "0") for partition, one in worker.log.committed.items()}
 
 
 def test_a_snapshot_that_cannot_be_written_stops_nothing(
