@@ -5,9 +5,11 @@ generated from it. Modules name topics by the constants of this module.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from stepstream.config import TopicsSettings
+if TYPE_CHECKING:  # the SDK imports the catalogue, and not pydantic
+    from stepstream.config import TopicsSettings
+
 
 STEPS = "steps"
 FEEDBACK = "feedback"
@@ -75,7 +77,7 @@ class Topic:
             return f"unlimited, or `topics.{self.retention_setting}`"
         return "unlimited" if self.retention_ms < 0 else f"{self.retention_ms // _DAY_MS} days"
 
-    def partition_count(self, configured: TopicsSettings) -> int:
+    def partition_count(self, configured: "TopicsSettings") -> int:
         """Return the number of partitions that the topic has when it is created."""
         return configured.partitions if self.partitions is None else self.partitions
 
@@ -84,7 +86,7 @@ class Topic:
         """Subject of the value's schema in the registry."""
         return f"{self.name}-value"
 
-    def settings(self, configured: TopicsSettings) -> dict[str, str]:
+    def settings(self, configured: "TopicsSettings") -> dict[str, str]:
         """Return the topic's configuration in the names of Kafka's admin API."""
         settings = {
             "cleanup.policy": self.cleanup,
