@@ -14,6 +14,7 @@ from waiting import wait_until
 
 from stepstream.jobs.verifiers.sandbox import landlock
 from stepstream.jobs.verifiers.sandbox import run as sandbox
+from stepstream.jobs.verifiers.sandbox.cgroup import process_limit
 from stepstream.jobs.verifiers.sandbox.limits import Confinement, Limits, Run
 from stepstream.jobs.verifiers.sandbox.seccomp import program
 
@@ -90,6 +91,27 @@ def test_processes_are_counted_no_further_than_the_limit() -> None:
             )
         finally:
             os.killpg(started.pid, signal.SIGKILL)
+
+
+def test_a_control_group_bounds_the_processes_of_root() -> None:
+    """Between two looks at its processes a fork bomb makes ten thousand: root has no other limit."""
+    script = (
+        "import os, sys, time\nopen(sys.argv[1], 'w').write('0')\nforked = 0\ntry:\n"
+        " while forked < 100:\n  if os.fork() == 0: time.sleep(600)\n  forked += 1\n"
+        "except BlockingIOError: pass\nprint(forked, flush=True)"
+    )
+    with process_limit(8) as group:
+        if group is None:
+            pytest.skip("this user may create no control group")
+        started = subprocess.Popen(
+            [sys.executable, "-c", script, str(group)], stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert started.stdout is not None
+        with started, started.stdout:
+            try:
+                assert started.stdout.readline() == b"7\n"
+            finally:
+                os.killpg(started.pid, signal.SIGKILL)
 
 
 def test_processor_time_is_limited() -> None:

@@ -1,9 +1,10 @@
 """Confine this process, and then replace it with untrusted code: `python -I -m …launcher ORDER`.
 
-ORDER is JSON: `argv`, `environment`, `folder`, `fault` (a descriptor), `confinement`, `namespaces`, `readable`, and the
-limits. The process exits with the status of the code. It writes `STARTED` to `fault` once it is confined, just before
-the code runs, or the reason if confinement fails. The descriptor closes when the code starts, so the code cannot write
-to it. The launcher uses only a little of the standard library, because it starts once for each case.
+ORDER is JSON: `argv`, `environment`, `folder`, `fault` (a descriptor), `confinement`, `namespaces`, `group` (file by
+which to enter a control group, or null), `readable`, and the limits. The process exits with the status of the code. It
+writes `STARTED` to `fault` once it is confined, just before the code runs, or the reason if confinement fails. The
+descriptor closes when the code starts, so the code cannot write to it. The launcher uses only a little of the standard
+library, because it starts once for each case.
 
     this process ── reads the order, sets limits, enters new namespaces if the kernel allows them
       └─ first process of a new process namespace: waits; when it exits, all others are killed
@@ -23,7 +24,7 @@ from typing import Any, NoReturn
 from stepstream.jobs.verifiers.sandbox import landlock, seccomp
 
 STARTED = b"\x06"
-_SPARE_PROCESSES = 16
+SPARE_PROCESSES = 16
 """Processes above the limit, so that exceeding it is detected, and threads."""
 
 _NEW_USER, _NEW_NET, _NEW_PID, _NEW_IPC = 0x10000000, 0x40000000, 0x20000000, 0x08000000
@@ -41,6 +42,8 @@ def main() -> NoReturn:
     os.set_inheritable(order["fault"], False)
     os.chdir(order["folder"])
     _set_limits(order)
+    if order["group"] is not None:
+        Path(order["group"]).write_text("0")
     if not (order["namespaces"] and _enter_namespaces(libc)):
         _run_confined(libc, order, own_processes=False, own_network=False)
     first = os.fork()
@@ -83,7 +86,7 @@ def _run_confined(libc: ctypes.CDLL, order: dict[str, Any], *, own_processes: bo
     """Confine this process and replace it with the code."""
     confinement = order["confinement"]
     # The kernel counts this user's threads, in this namespace or everywhere. The parent stops the run earlier.
-    most = order["processes"] + _SPARE_PROCESSES + (0 if own_processes else _threads_of_user())
+    most = order["processes"] + SPARE_PROCESSES + (0 if own_processes else _threads_of_user())
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     resource.setrlimit(resource.RLIMIT_AS, (order["memory_mb"] << 20,) * 2)
     faults = []

@@ -9,14 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 from stepstream.jobs.verifiers.base import Unavailable
-from stepstream.jobs.verifiers.sandbox.launcher import STARTED
+from stepstream.jobs.verifiers.sandbox.cgroup import process_limit
+from stepstream.jobs.verifiers.sandbox.launcher import SPARE_PROCESSES, STARTED
 from stepstream.jobs.verifiers.sandbox.limits import Confinement, Ended, Limits, Run
 
 _LAUNCHER = "stepstream.jobs.verifiers.sandbox.launcher"
@@ -74,18 +75,16 @@ def run(
         SandboxError: it cannot be confined as required, or not be started.
     """
     folder = Path(tempfile.mkdtemp(prefix="verify-")).resolve()
-    try:
+    with process_limit(limits.processes + SPARE_PROCESSES) as group, _removing(folder):
         try:
             if sys.platform != "linux":
                 raise SandboxError("the sandbox needs Linux: run the job verify there")
             for file, text in files.items():
                 (folder / file).write_text(text, encoding="utf-8", errors="replace")
-            process = _SandboxProcess(folder, argv, limits, confinement, namespaces, channel)
+            process = _SandboxProcess(folder, argv, limits, confinement, namespaces, channel, group)
         finally:
             channel.close()
         return process.run()
-    finally:
-        _remove(folder)
 
 
 @cache
@@ -104,6 +103,7 @@ class _SandboxProcess:
         confinement: Confinement,
         namespaces: bool,
         channel: Channel,
+        group: Path | None,
     ) -> None:
         self._folder, self._limits, self._stop = folder, limits, channel.stop
         self._fault_end, fault = os.pipe()
@@ -126,6 +126,7 @@ class _SandboxProcess:
             "fault": fault,
             "confinement": confinement,
             "namespaces": namespaces,
+            "group": None if group is None else str(group),
             "readable": _readable(),
             **asdict(limits),
         }
@@ -259,8 +260,16 @@ def _measure_session(session: int, most: int) -> tuple[int, int]:
     return processes, resident
 
 
+@contextmanager
+def _removing(folder: Path) -> Iterator[None]:
+    """Remove a folder at exit, even if the code nested it deeply or removed permissions."""
+    try:
+        yield
+    finally:
+        _remove(folder)
+
+
 def _remove(folder: Path) -> None:
-    """Remove a folder, even if the code nested it deeply or removed permissions."""
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):
