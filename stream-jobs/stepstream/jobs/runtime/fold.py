@@ -31,6 +31,8 @@ class Fold(Protocol):
 
         A kill may lose the changes after the outputs were published. Then `restore_published` gets the outputs of
         `restored_topic`, and the next tick must take the same decisions, with the same event ids, or none.
+
+        If it raises, none of its results take effect, and it is called again later, on a new fold.
         """
         ...
 
@@ -67,5 +69,9 @@ class Partition:
         self.fold = fold
         self.pending_tick: tuple[int, dict[str, int]] | None = None
         """Time of a tick that is due, in milliseconds, and the end offsets of the inputs at that time."""
+        self.failed_ticks = 0
+        """Ticks in a row at which the fold raised."""
+        self.next_tick_s = 0.0
+        """Monotonic time before which no tick runs, after a failed one."""
         self.rebuilt = False
         """True if much of the log was folded to open it."""

@@ -9,22 +9,15 @@ service or of the disk.
 """
 
 import logging
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
-
-from stepstream.config import SettingsError
-from stepstream.core.process import Fatal
 from stepstream.jobs.runtime.fold import FoldJob, Partition
+from stepstream.jobs.runtime.fold_errors import describe, is_of_fold, trace
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
-from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.runtime.state import Changes
-from stepstream.topics.codec import RegistryUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +26,6 @@ FAILED = "failed"
 _ATTEMPTS = 2
 _MAX_SET_ASIDE = 20
 """Records of one batch; more of them end the worker."""
-_NOT_THE_RECORD = (Cancelled, Fatal, SettingsError, RegistryUnavailable, KafkaException, OSError, MemoryError)
 
 Position = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -87,9 +79,9 @@ class BatchFolder:
                 if position in set_aside or len(set_aside) >= _MAX_SET_ASIDE:
                     raise failed.error from None
                 if failures[position] >= _ATTEMPTS:
-                    set_aside[position] = _describe(failed.error)
+                    set_aside[position] = describe(failed.error)
                     log.error("%s fails at %s[%d]@%d, which is set aside: %s\n%s", self._job.name, *position,
-                              set_aside[position], _trace(failed.error))  # fmt: skip
+                              set_aside[position], trace(failed.error))  # fmt: skip
 
     def _apply(
         self,
@@ -139,20 +131,8 @@ class _FoldFailed(Exception):
 
 def _failure(error: Exception, record: Record | None) -> Exception:
     """Return the failure of a fold, or the error itself if a record is not at fault."""
-    # The binding of RocksDB raises bare exceptions.
-    return error if isinstance(error, _NOT_THE_RECORD) or type(error) is Exception else _FoldFailed(error, record)
+    return _FoldFailed(error, record) if is_of_fold(error) else error
 
 
 def _position(record: Record) -> Position:
     return record.topic, record.partition, record.offset
-
-
-def _describe(error: Exception) -> str:
-    """Describe an exception without its text, which may hold content of the record."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"the fold raises {type(error).__name__}{place}"
-
-
-def _trace(error: Exception) -> str:
-    return "".join(traceback.format_tb(error.__traceback__))

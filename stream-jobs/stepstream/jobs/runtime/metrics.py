@@ -21,6 +21,7 @@ LATE_ERASED = Counter(
 REDACTIONS = Counter("stepstream_job_redactions", "Values redacted.", ["rule"])
 JUDGED = Counter("stepstream_job_judged", "Steps that a user's next message could score.", ["result"])
 VERIFIED = Counter("stepstream_job_verified", "Cases that verifiers processed.", ["verification", "result"])
+FAILED_TICKS = Counter("stepstream_job_failed_ticks", "Ticks at which a fold raised; they are tried again.")
 REPLAYED = Counter("stepstream_job_replayed", "Records folded without publishing, to rebuild state.", ["topic"])
 HISTORY_LOST = Counter(
     "stepstream_job_history_lost",

@@ -28,6 +28,7 @@ from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.snapshot_store import SnapshotStore
 from stepstream.jobs.runtime.snapshots import SnapshotRestorer, SnapshotWriter, snapshot_address
 from stepstream.jobs.runtime.state import Changes
+from stepstream.jobs.runtime.ticks import Ticks
 from stepstream.jobs.runtime.transaction import TransactionalPublisher, committed_offsets
 from stepstream.topics.codec import CodecError, RegistryUnavailable
 
@@ -59,6 +60,7 @@ class FoldProcessor:
         self._reader = LogReader(settings.kafka, consumer_group(job.name), cancelled)
         folder = state_folder(settings) / job.name
         self._batch_folder = BatchFolder(job, self._decode, self._outputs)
+        self._ticks = Ticks(job, self._reader, self._outputs)
         self._closed = False
         snapshots = SnapshotStore(
             snapshot_address(settings),
@@ -187,7 +189,7 @@ class FoldProcessor:
     def tick(self) -> None:
         """Let folds take their decisions in time, in partitions whose inputs are folded up to that time.
 
-        Then begin a snapshot that is due.
+        A tick at which the fold raises is tried again later. Then begin a snapshot that is due.
 
         Raises:
             Refused, Cancelled, Fatal: as `process`.
@@ -197,33 +199,15 @@ class FoldProcessor:
         now_ms = time.time_ns() // 1_000_000
         with self._dropping_partitions():
             batches = []
-            for partition, tick_ms in self._due_ticks(now_ms):
-                changes, out = partition.state.begin(), self._outputs()
-                partition.fold.tick(tick_ms, changes, out)
-                if out.events:
-                    batches.append(_Batch(partition, changes, out, {}, partition.state.ticks + 1))
+            for tick in self._ticks.run(self._partitions.values(), now_ms):
+                if tick.out.events:
+                    ticks = tick.partition.state.ticks + 1
+                    batches.append(_Batch(tick.partition, tick.changes, tick.out, {}, ticks))
                 else:
-                    partition.state.write(changes, {}, now_ms)
-                    out.apply_counts()
+                    tick.partition.state.write(tick.changes, {}, now_ms)
+                    tick.out.apply_counts()
             self._commit(batches)
         self._snapshots.take_due(self._partitions)
-
-    def _due_ticks(self, now_ms: int) -> Iterator[tuple[Partition, int]]:
-        """Yield the partitions whose folds have decisions to take, each with a time before which all is folded.
-
-        A timeout needs proof that no record came. After a standstill, the backlog must be folded first.
-        """
-        due = [p for p in self._partitions.values() if p.pending_tick is None and p.fold.due(now_ms)]
-        ends = self._reader.ends((topic, p.number) for p in due for topic in self._job.inputs) if due else {}
-        for partition in due:
-            partition.pending_tick = now_ms, {topic: ends[topic, partition.number] for topic in self._job.inputs}
-        for partition in self._partitions.values():
-            if partition.pending_tick is None:
-                continue
-            tick_ms, until = partition.pending_tick
-            if all(partition.state.position[topic] >= end for topic, end in until.items()):
-                partition.pending_tick = None
-                yield partition, tick_ms
 
     def close(self, partitions: Iterable[int]) -> None:
         """Release revoked partitions; ignore unknown ones."""
