@@ -92,7 +92,7 @@ def test_a_stop_that_waited_too_long_publishes_nothing_and_a_restart_repeats_the
     disk.wait()
     assert lab.learner.stop() == 1
     last = lab.learner.log_text.splitlines()[-1]
-    assert f"stopped before {lab.model}@1 was durable" in last
+    assert f"stopped before {lab.model}@1 was known to be durable" in last
     assert "raise learner.stop_wait_s" in last
     assert lab.newest() == 0
     assert lab.own_records("training-decisions") == [], "they would name a version that does not exist"

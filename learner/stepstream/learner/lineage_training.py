@@ -292,8 +292,8 @@ class LineageTraining:
                 ends_s = time.monotonic() + self._config.stop_wait_s
             if ends_s is not None and time.monotonic() > ends_s:
                 raise Fatal(
-                    f"stopped before {self._config.model}@{self._version} was durable: it is not published, and a "
-                    "restart repeats its updates; raise learner.stop_wait_s"
+                    f"stopped before {self._config.model}@{self._version} was known to be durable: a restart continues "
+                    "from the newest published version and repeats the updates after it; raise learner.stop_wait_s"
                 )
             with self._reporter.time("publish"):
                 self._take_published(_JOIN_S)
