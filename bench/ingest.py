@@ -54,7 +54,7 @@ STEPS_OF_BATCH = RUNS_OF_BATCH * CALLS_OF_RUN
 def kafka_rate(settings: Settings, count: int) -> float:
     """Return the steps per second of one producer, with encoding; the records exist before."""
     records = batch_steps()
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     producer = EventProducer(settings.kafka, codec, "bench/1", linger_ms=5)
     producer.send("steps", "warm", records[0])
     producer.flush()
@@ -121,7 +121,7 @@ def lost_by_stepstream(
 
 def ends(settings: Settings) -> dict[tuple[str, int], int]:
     """Return the current end offsets of `steps` by (topic, partition)."""
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     with EventConsumer(settings.kafka, codec) as consumer:
         offsets = consumer.end_offsets("steps")
     codec.close()
@@ -132,7 +132,7 @@ def stored(settings: Settings, since: dict[tuple[str, int], int]) -> tuple[set[s
     """Return the ids of the events on `steps` from these offsets on, and the number of events by key."""
     ids: set[str] = set()
     keys: Counter[str] = Counter()
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     with EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow(["steps"], since)
         while not consumer.is_caught_up():

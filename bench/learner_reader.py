@@ -76,7 +76,7 @@ def fill(settings: Settings, models: list[str], updates: int) -> int:
     """Write the log; return its number of records."""
     rng, records = random.Random(0), 0
     per_model = updates * GROUPS * SIZE
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(Codec(settings)) as codec:
         producer = EventProducer(settings.kafka, codec, "bench/1", linger_ms=5)
         for turn in range(per_model):
             group, number = divmod(turn, SIZE)
@@ -92,7 +92,7 @@ def fill(settings: Settings, models: list[str], updates: int) -> int:
 
 def times_of_updates(settings: Settings, model: str) -> list[int]:
     """Return the times of a model's updates, in microseconds."""
-    with closing(Codec(settings.schema_registry)) as codec, EventConsumer(settings.kafka, codec) as consumer:
+    with closing(Codec(settings)) as codec, EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow([LEARNER_UPDATES])
         found: list[int] = []
         while not consumer.is_caught_up():

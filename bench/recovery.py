@@ -69,7 +69,7 @@ class History:
 
 def fold(settings: Settings, history: History, count: int, folder: Path, log: str) -> tuple[PartitionState, float]:
     """Fold `count` records of history into a state; return it with the seconds of the folding alone."""
-    job, codec = Label(settings), Codec(settings.schema_registry)
+    job, codec = Label(settings), Codec(settings)
     state = PartitionState(folder)
     state.reset(log)
     partition_fold, seconds = job.fold(state), 0.0
@@ -119,7 +119,7 @@ def measure(folder: Path, history: int, tail: int, live: int) -> dict[str, float
     settings = settings.model_copy(update={"label": settings.label.model_copy(update={"keep_days": 1})})
     with Stack(settings, ["broker", "registry"]) as stack:
         settings = stack.settings
-        codec = Codec(settings.schema_registry)
+        codec = Codec(settings)
         source = History(codec, live // 2, days=history / 5 / (live // 2))  # 1 to 2 days are kept
         processor = FoldProcessor(settings, Label(settings), lambda: False)
         log = processor._reader.identity(Label.inputs)

@@ -47,7 +47,7 @@ def run_demo(mode: str, seed: int, data: Path) -> dict[str, Any]:
         update={"fleet": settings.fleet.model_copy(update={"ledger": data / "demo" / f"ledger-{time.time_ns()}.jsonl"})}
     )
     with Stack(settings, deferred=["fleet"]) as stack:
-        with closing(Codec(stack.settings.schema_registry)) as codec:
+        with closing(Codec(stack.settings)) as codec:
             root = read_versions(stack.settings.kafka, codec).newest(settings.learner.model)
         assert root is not None
         demo = _MeasuredDemo(stack, root["version"])

@@ -21,7 +21,7 @@ LOOP_TOPIC = "bench-loop"
 def run_loop(topic: str, records: int) -> None:
     """Process `records` records of a topic; print the records per second."""
     settings = load()
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     consumer = Consumer(
         client_config(settings.kafka)
         | {"group.id": new_event_id(), "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -56,7 +56,7 @@ def run_loop(topic: str, records: int) -> None:
 def run_forward() -> None:
     """Forward each step of `steps` at once, for latency."""
     settings = load()
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     consumer = Consumer(
         client_config(settings.kafka)
         | {"group.id": new_event_id(), "auto.offset.reset": "latest", "fetch.wait.max.ms": 5}

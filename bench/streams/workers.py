@@ -35,7 +35,7 @@ class Bench:
         self.quick = quick
         self.seconds = 2.0 if quick else 20.0
         self.idle_s = 5.0 if quick else 20.0
-        self.codec = Codec(self.settings.schema_registry)
+        self.codec = Codec(self.settings)
         self.producer = EventProducer(self.settings.kafka, self.codec, "bench/1", linger_ms=5)
         self.rng = random.Random(0)
 

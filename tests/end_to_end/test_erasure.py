@@ -67,7 +67,7 @@ class World:
     def __init__(self, stack: Stack) -> None:
         self.stack, self.settings = stack, stack.settings
         self.opening = sealing_codec(self.settings)
-        self.plain = Codec(self.settings.schema_registry)
+        self.plain = Codec(self.settings)
         self.producer = EventProducer(self.settings.kafka, self.plain, "test", linger_ms=0)
         self.store = connect(self.settings.clickhouse, database=self.settings.clickhouse.database)
 

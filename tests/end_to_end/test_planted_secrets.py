@@ -219,7 +219,7 @@ def publish(settings: Settings, text: str, hidden: str, values: dict[str, str]) 
         sampling=new_sampling(),
         error=f"PermissionError: {text}",
     )
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(Codec(settings)) as codec:
         producer = EventProducer(settings.kafka, codec, "test/1")
         producer.send("steps", trajectory, step)
         producer.flush(TIMEOUT_S)
@@ -250,7 +250,7 @@ def dead_letter(settings: Settings, text: str, hidden: str) -> list[str]:
         loss_mask=[True],
         sampling=new_sampling(),
     )
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(Codec(settings)) as codec:
         producer = EventProducer(settings.kafka, codec, "test/1")
         producer.send("steps", invalid, step)
         identity = {"event_id": new_event_id(), "occurred_at_us": now_us()}

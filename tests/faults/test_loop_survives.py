@@ -34,7 +34,7 @@ def test_a_kill_of_any_process_loses_and_duplicates_nothing(stack: Stack) -> Non
     with (
         closing(LabelReader(settings)) as labels,
         closing(RunStats(settings, now_us(), 0)) as figures,
-        closing(Codec(settings.schema_registry)) as codec,
+        closing(Codec(settings)) as codec,
     ):
         attempts = work_and_kill(stack)
         sent = [SentTrajectory(a.trajectory_id, a.steps, bool(a.feedback), a.unsure) for a in attempts]

@@ -55,7 +55,7 @@ class Log:
             reason="no schema 16777217 in the registry",
             tenant=self.tenant,
         )
-        with closing(Codec(self.settings.schema_registry)) as codec:
+        with closing(Codec(self.settings)) as codec:
             producer = EventProducer(self.settings.kafka, codec, "test")
             producer.send("dead-letters", "a key", letter)
             producer.flush(TIMEOUT_S)

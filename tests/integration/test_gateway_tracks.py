@@ -62,7 +62,7 @@ def gateways(
 
 def decide(settings: Settings, canary: int | None, share: float) -> None:
     """Publish a rollout."""
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     producer = EventProducer(settings.kafka, codec, "test")
     record = new_rollout(
         event_id=new_event_id(),

@@ -67,7 +67,7 @@ class Model:
 
 @pytest.fixture
 def model(registry_settings: Settings) -> Iterator[Model]:
-    with closing(Codec(registry_settings.schema_registry)) as codec:
+    with closing(Codec(registry_settings)) as codec:
         yield Model(registry_settings, EventProducer(registry_settings.kafka, codec, "test"))
 
 

@@ -104,7 +104,7 @@ class Model:
 
 @pytest.fixture
 def model(registry_settings: Settings) -> Iterator[Model]:
-    with closing(Codec(registry_settings.schema_registry)) as codec:
+    with closing(Codec(registry_settings)) as codec:
         made = Model(registry_settings, codec)
         made.publish(1)
         made.publish_in_transaction(2)

@@ -41,7 +41,7 @@ def settings(registry_settings: Settings) -> Settings:
 
 @pytest.fixture(scope="module")
 def codec(settings: Settings) -> Iterator[Codec]:
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     yield codec
     codec.close()
 

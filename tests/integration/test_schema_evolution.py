@@ -144,7 +144,7 @@ def client(settings: Settings) -> Iterator[SchemaRegistryClient]:
 
 @pytest.fixture
 def codec(settings: Settings) -> Iterator[Codec]:
-    made = Codec(settings.schema_registry)
+    made = Codec(settings)
     yield made
     made.close()
 

@@ -129,7 +129,7 @@ def test_a_persons_messages_are_sealed_and_can_be_opened(registry_settings: Sett
                 s.response("sealed")
     assert sdk.flush(TIMEOUT_S) == 0
     sdk.close()
-    with closing(Codec(settings.schema_registry)) as plain, closing(sealing_codec(settings)) as opening:
+    with closing(Codec(settings)) as plain, closing(sealing_codec(settings)) as opening:
         sealed, opened = read(settings, plain, t.id), read(settings, opening, t.id)
     assert [(bool(step["seal_key"]), step["messages"]) for step in sealed] == [(True, [])] * 3
     assert [step["messages"][0]["content"] for step in opened] == ["secret 0", "secret 1", "secret 2"]

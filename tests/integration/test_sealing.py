@@ -58,7 +58,7 @@ def test_one_process_seals_and_another_opens_until_the_key_is_destroyed(
     sending = EventProducer(registry_settings.kafka, writer, "test", linger_ms=0)
     sending.send("steps", user, step)
     sending.flush(TIMEOUT_S)
-    with closing(Codec(registry_settings.schema_registry)) as plain:
+    with closing(Codec(registry_settings)) as plain:
         producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
         key_id = plain.decode("steps", sealed)["seal_key"]
         producer.delete("subject-keys", key_id)
@@ -84,7 +84,7 @@ def test_a_shared_record_is_erased_with_the_key_of_one_person(
     label = trajectory("t", user=users[0], other_users=users[1:], signature=[1, 2], trainable=True)
     writer, reader, late = codecs(), codecs(), codecs()
     [last] = make_steps("s", 1, user=users[2])
-    with closing(Codec(registry_settings.schema_registry)) as plain:
+    with closing(Codec(registry_settings)) as plain:
         key_id = plain.decode("steps", writer.encode("steps", last))["seal_key"]
         sealed = writer.encode(topic, label)
         assert not any(user.encode() in sealed for user in users)
@@ -116,7 +116,7 @@ def test_a_codec_with_keep_key_hands_over_each_key_once(codecs: Callable[..., Co
 def test_records_without_a_user_are_not_sealed(registry_settings: Settings, codecs: Callable[..., Codec]) -> None:
     [step] = make_steps("nobody", 1)
     sealing = codecs()
-    with closing(Codec(registry_settings.schema_registry)) as plain:
+    with closing(Codec(registry_settings)) as plain:
         assert sealing.encode("steps", step) == plain.encode("steps", step)
         assert sealing.decode("steps", plain.encode("steps", step)) == step
     assert sealing._sealing is not None

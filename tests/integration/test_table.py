@@ -29,7 +29,7 @@ class Writer:
     """Writes consents as the command line does, and tombstones."""
 
     def __init__(self, settings: Settings) -> None:
-        self._codec = Codec(settings.schema_registry)
+        self._codec = Codec(settings)
         self._producer = EventProducer(settings.kafka, self._codec, "test")
         self._plain = Producer(client_config(settings.kafka))
 

@@ -19,7 +19,7 @@ from stepstream.versions.rollouts import NOTHING_SERVED
 
 @pytest.fixture
 def producer(registry_settings: Settings) -> Iterator[EventProducer]:
-    with closing(Codec(registry_settings.schema_registry)) as codec:
+    with closing(Codec(registry_settings)) as codec:
         yield EventProducer(registry_settings.kafka, codec, "test")
 
 

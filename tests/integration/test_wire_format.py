@@ -28,7 +28,7 @@ def settings(registry_settings: Settings) -> Settings:
 
 @pytest.fixture
 def codec(settings: Settings) -> Iterator[Codec]:
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     yield codec
     codec.close()
 

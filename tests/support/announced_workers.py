@@ -34,7 +34,7 @@ class Announcer:
 
     def __init__(self, settings: Settings, workers: list[AnnouncedWorker]) -> None:
         self._workers = workers
-        self._codec = Codec(settings.schema_registry)
+        self._codec = Codec(settings)
         self._producer = EventProducer(settings.kafka, self._codec, "test")
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

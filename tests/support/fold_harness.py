@@ -7,7 +7,7 @@ from typing import Any
 
 import fastavro
 
-from stepstream.config import SchemaRegistrySettings
+from stepstream.config import Settings
 from stepstream.jobs.runtime.fold import Fold
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
@@ -30,7 +30,7 @@ def _reader(name: str) -> Reader:
 
 @cache
 def _codec() -> Codec:
-    return Codec(SchemaRegistrySettings())
+    return Codec(Settings())
 
 
 class LocalCodec:

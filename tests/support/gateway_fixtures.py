@@ -41,7 +41,7 @@ def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: A
 @cache
 def codec(registry_url: str) -> Codec:
     """Return the codec shared by all reads of a registry, since each codec holds a connection."""
-    shared = Codec(SchemaRegistrySettings(url=registry_url))
+    shared = Codec(Settings(schema_registry=SchemaRegistrySettings(url=registry_url)))
     atexit.register(shared.close)
     return shared
 

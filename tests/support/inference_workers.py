@@ -31,7 +31,7 @@ class VersionPublisher:
 
     def __init__(self, settings: Settings, folder: Path, model: str) -> None:
         self._settings, self._folder, self._model = settings, folder, model
-        self._codec = Codec(settings.schema_registry)
+        self._codec = Codec(settings)
 
     def close(self) -> None:
         self._codec.close()

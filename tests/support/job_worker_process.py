@@ -54,7 +54,7 @@ def main(settings: Settings, stop: Stop) -> None:
     name, file, *topics = sys.argv[1:]
 
     def make(settings: Settings, cancelled: Callable[[], bool]) -> RecordLogger:
-        codec = Codec(settings.schema_registry)
+        codec = Codec(settings)
         id = transactional_id_of(settings, name)
         return RecordLogger(Path(file), topics[0], TransactionalPublisher(settings, codec, name, id, cancelled))
 

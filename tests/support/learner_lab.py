@@ -50,7 +50,7 @@ class LearnerLab:
         self.log = data / "learner.log"
         ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
         self.learner = ServiceProcess("stepstream.learner", self.settings, ready, self.log, under=under)
-        self._codec = Codec(settings.schema_registry)
+        self._codec = Codec(settings)
         self._producer = EventProducer(settings.kafka, self._codec, "test")
 
     def close(self) -> None:

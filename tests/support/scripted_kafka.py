@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from stepstream.config import SchemaRegistrySettings
+from stepstream.config import Settings
 from stepstream.topics.codec import Codec, NotRegistered, RegistryUnavailable, Sealing
 
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
@@ -81,7 +81,7 @@ class ScriptedRegistry(Codec):
     """A codec without a registry: header `...1` for this package's schemas, `...2` for others."""
 
     def __init__(self, sealing: Sealing | None = None) -> None:
-        super().__init__(SchemaRegistrySettings(), sealing)
+        super().__init__(Settings(), sealing)
         self.is_up = True
         self.unregistered: set[str] = set()
         """Texts of schemas that the registry does not have."""

@@ -24,6 +24,12 @@ class KafkaSettings(Section):
     """Connection of every client to the Kafka cluster."""
 
     bootstrap: str = setting("127.0.0.1:9092", "Brokers as a comma-separated list of host:port.", min_length=1)
+    prefix: str = setting(
+        "",
+        "Prefix of the names of topics, consumer groups and transactional ids in the cluster and of subjects in the "
+        "registry, as `blue.`; Stepstreams with different prefixes share a cluster.",
+        pattern=r"^([A-Za-z0-9_-]{1,100}\.)?$",
+    )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", "Security protocol of the connections."
     )

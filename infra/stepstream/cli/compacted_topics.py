@@ -32,7 +32,7 @@ def write(settings: Settings, topic: str, key: str, record: Any) -> None:
     Raises:
         DeliveryFailed: Kafka did not acknowledge it within 30 seconds.
     """
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(Codec(settings)) as codec:
         producer = EventProducer(settings.kafka, codec, "stepstream", linger_ms=0)
         producer.send(topic, key, record)
         producer.flush(_DEADLINE_S)

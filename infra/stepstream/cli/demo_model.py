@@ -40,7 +40,7 @@ def demo_model() -> None:
         with interruptible(), Stack(settings, without_fleet(settings), print_event) as stack:
             view.print_line(f"everything runs after {time.monotonic() - began:.1f} s")
             view.print_line(f"console: http://{settings.console.host}:{settings.console.port}")
-            with closing(Codec(stack.settings.schema_registry)) as codec:
+            with closing(Codec(stack.settings)) as codec:
                 root = read_versions(stack.settings.kafka, codec).newest(settings.learner.model)
             assert root is not None
             try:

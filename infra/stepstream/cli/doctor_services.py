@@ -40,13 +40,13 @@ def broker(settings: Settings) -> Finding:
     from stepstream.topics.catalogue import TOPICS
     from stepstream.topics.client import admin_client
 
-    address = settings.kafka.bootstrap
+    address, prefix = settings.kafka.bootstrap, settings.kafka.prefix
     try:
         client = admin_client(settings.kafka, SILENT)
         existing = client.list_topics(timeout=_TIMEOUT_S).topics
         known = sorted(set(TOPICS) & set(existing))
         differences = [
-            f"{name} has {key} other than {value}"
+            f"{prefix}{name} has {key} other than {value}"
             for name, wrong in config_differences(client, known, settings.topics, _TIMEOUT_S).items()
             for key, value in wrong.items()
         ]
@@ -55,14 +55,15 @@ def broker(settings: Settings) -> Finding:
     except KafkaException as error:
         return _unreachable("broker", settings, address, error.args[0].str())
     if missing := sorted(set(TOPICS) - set(existing)):
-        return Finding("broker", "fault", f"{address} lacks {', '.join(missing)}", _APPLY)
+        return Finding("broker", "fault", f"{address} lacks {', '.join(prefix + name for name in missing)}", _APPLY)
     try:
         check_partitions({name: len(topic.partitions) for name, topic in existing.items()}, settings.topics)
     except PartitionsDiffer as error:
         return Finding("broker", "fault", f"{address}: {error.fact}", error.remedy)
     if differences:
         return Finding("broker", "fault", f"{address}: {'; '.join(differences)}", _APPLY)
-    return Finding("broker", "ok", f"{address}, all {len(TOPICS)} topics")
+    named = f" with prefix {prefix}" if prefix else ""
+    return Finding("broker", "ok", f"{address}, all {len(TOPICS)} topics{named}")
 
 
 def registry(settings: Settings) -> Finding:
@@ -75,8 +76,9 @@ def registry(settings: Settings) -> Finding:
     try:
         client = RegistryClient(settings.schema_registry.model_copy(update={"timeout_s": _TIMEOUT_S}), attempts=1)
         existing = set(client.subjects())
-        missing = sorted({topic.subject for topic in TOPICS.values()} - existing)
-        other = [] if missing else [topic.subject for topic in TOPICS.values() if not is_registered(client, topic)]
+        prefix = settings.kafka.prefix
+        missing = sorted({prefix + topic.subject for topic in TOPICS.values()} - existing)
+        other = [t.subject for t in TOPICS.values() if not missing and not is_registered(client, t, prefix)]
     except SettingsError as error:
         return Finding("registry", "fault", str(error), "correct that setting")
     except (OSError, HTTPException, ValueError, RegistryRefused) as error:

@@ -75,7 +75,7 @@ def erase(
         sys.exit(_UNREACHABLE)
     except erase.CannotErase as error:
         raise click.ClickException(str(error)) from None
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(Codec(settings)) as codec:
         versions = read_versions(settings.kafka, codec)
     checkpoints = [checkpoint for by in versions.by_model.values() for checkpoint in by.values()]
     facts = []

@@ -75,7 +75,7 @@ def rewrap(as_json: bool) -> None:
     from stepstream.topics.producer import EventProducer
 
     done = 0
-    with _log() as settings, closing(Codec(settings.schema_registry)) as codec:
+    with _log() as settings, closing(Codec(settings)) as codec:
         master = _master(settings)
         rows = _read(settings)
         producer = EventProducer(settings.kafka, codec, "stepstream")

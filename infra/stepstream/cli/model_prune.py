@@ -57,7 +57,7 @@ def _remove(settings: Settings, model: str, removals: Removals) -> None:
     from stepstream.versions.layout import name_of
     from stepstream.versions.store import remove
 
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(Codec(settings)) as codec:
         # Whole events: a follower keeps them without the trained positions, which a rebuild needs.
         checkpoints = read_versions(settings.kafka, codec).by_model.get(model, {})
         events = removal_events(checkpoints, removals, now_us())

@@ -75,7 +75,7 @@ def list_versions(as_json: bool) -> None:
 
     with _log() as settings:
         wait_for_kafka(settings.kafka)
-        with closing(Codec(settings.schema_registry)) as codec:
+        with closing(Codec(settings)) as codec:
             versions = read_versions(settings.kafka, codec)
     rows = [_row(c) for _, by in sorted(versions.by_model.items()) for _, c in sorted(by.items())]
     if as_json:

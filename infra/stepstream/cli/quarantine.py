@@ -92,7 +92,7 @@ def _decide(action: str, trajectory_ids: tuple[str, ...], reason: str, by: str) 
 
     settings = resolve_addresses(load())
     wait_for_kafka(settings.kafka)
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     try:
         producer = EventProducer(settings.kafka, codec, "cli", linger_ms=0)
         for name in trajectory_ids:

@@ -20,17 +20,23 @@ def list_topics(as_json: bool) -> None:
     """List the catalogue."""
     from stepstream.topics.catalogue import TOPICS
 
-    configured = load().topics
+    settings = load()
+    configured, prefix = settings.topics, settings.kafka.prefix
     if as_json:
         rows = [
-            asdict(topic) | {"partitions": topic.partition_count(configured), "config": topic.settings(configured)}
+            asdict(topic)
+            | {
+                "name": prefix + topic.name,
+                "partitions": topic.partition_count(configured),
+                "config": topic.settings(configured),
+            }
             for topic in TOPICS.values()
         ]
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
     for topic in TOPICS.values():
         partitions = f"{topic.partition_count(configured):2} partitions"
-        click.echo(f"{topic.name:22} {partitions}, by {topic.key}, retention {topic.retention}: {topic.doc}")
+        click.echo(f"{prefix}{topic.name:22} {partitions}, by {topic.key}, retention {topic.retention}: {topic.doc}")
 
 
 @topics.command()

@@ -180,7 +180,7 @@ class ModelDemo:
         """
         url = worker_addresses(self._settings)[0]
         before = greedy_tokens(url, self._model)
-        with closing(Codec(self._settings.schema_registry)) as codec:
+        with closing(Codec(self._settings)) as codec:
             versions = read_versions(self._settings.kafka, codec)
         checkpoint = versions.get(self._model, version)
         folder = fetch_whole(checkpoint, versions.find, cache_folder(self._settings))
@@ -195,17 +195,17 @@ class ModelDemo:
         return self._root if version is None else version
 
     def _checkpoint(self, version: int) -> Checkpoint:
-        with closing(Codec(self._settings.schema_registry)) as codec:
+        with closing(Codec(self._settings)) as codec:
             return read_versions(self._settings.kafka, codec).get(self._model, version)
 
     def _labels_end(self) -> dict[tuple[str, int], int]:
-        codec = Codec(self._settings.schema_registry)
+        codec = Codec(self._settings)
         with closing(codec), EventConsumer(self._settings.kafka, codec) as consumer:
             ends = consumer.end_offsets(LABELED_TRAJECTORIES)
         return {(LABELED_TRAJECTORIES, partition): offset for partition, offset in ends.items()}
 
     def _newest(self) -> Checkpoint:
-        with closing(Codec(self._settings.schema_registry)) as codec:
+        with closing(Codec(self._settings)) as codec:
             newest = read_versions(self._settings.kafka, codec).newest(self._model)
         assert newest is not None
         return newest

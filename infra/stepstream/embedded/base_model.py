@@ -21,7 +21,7 @@ def main(settings: Settings, _stop: Stop) -> None:
         Fatal: `stack.base_model` is neither a folder nor `module:function`.
     """
     model = settings.learner.model
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(Codec(settings)) as codec:
         newest = read_versions(settings.kafka, codec).newest(model)
     if newest is None or settings.stack.new_lineage:
         publish_root(settings, _folder(settings), model)

@@ -85,7 +85,7 @@ def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bo
         KafkaUnavailable: no broker answers within its deadline.
     """
     wait_for_kafka(settings.kafka)
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(Codec(settings)) as codec:
         with EventConsumer(settings.kafka, codec) as consumer:
             start = {} if from_start else consumer.end_offsets(LABELED_TRAJECTORIES)
         event_id = new_event_id()

@@ -108,7 +108,7 @@ class Subscription(AbstractContextManager["Subscription[T]"], Generic[T]):
         wait_for_kafka(self._settings.kafka, self._closed.is_set)
         if self._closed.is_set():
             return []
-        self._codec = Codec(self._settings.schema_registry)
+        self._codec = Codec(self._settings)
         self._consumer = consumer = EventConsumer(self._settings.kafka, self._codec)
         consumer.follow(self.topics)
         events: list[Event] = []

@@ -31,7 +31,7 @@ def logging_and_signals_as_before() -> Iterator[None]:
 @pytest.mark.parametrize("client", ["producer", "consumer"])
 def test_invalid_client_settings_exit_with_misconfigured(client: str, capsys: pytest.CaptureFixture[str]) -> None:
     def main(settings: Settings, _stop: Stop) -> None:
-        codec = Codec(settings.schema_registry)
+        codec = Codec(settings)
         EventProducer(NOWHERE, codec, "test") if client == "producer" else EventConsumer(NOWHERE, codec)
 
     with pytest.raises(SystemExit) as exit_:

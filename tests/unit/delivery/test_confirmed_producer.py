@@ -10,7 +10,7 @@ from stepstream.delivery import confirmed_producer
 from stepstream.delivery.confirmed_producer import ConfirmedProducer
 from stepstream.delivery.spooled_producer import SpooledProducer
 from stepstream.delivery.types import Event
-from stepstream.topics import producer
+from stepstream.topics import client
 from stepstream.topics.codec import HEADER, Codec
 from stepstream.topics.producer import EventProducer
 
@@ -26,9 +26,9 @@ class SpooledWithoutKeys:
 
 
 async def test_idle_producers_reuse_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "client_config", lambda kafka: {"test.mock.num.brokers": 1})
+    monkeypatch.setattr(client, "client_config", lambda kafka: {"test.mock.num.brokers": 1})
     settings = load({})
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     monkeypatch.setattr(codec, "header", lambda topic: HEADER.pack(0, 1))
     producers = []
 

@@ -21,7 +21,7 @@ def sink() -> Iterator[sdk.MemorySink]:
 
 
 def check_events(sink: sdk.MemorySink) -> None:
-    codec = Codec(Settings().schema_registry)
+    codec = Codec(Settings())
     for topic, key, record in sink.events:
         check_envelope(record, key.encode(), now_us(), 0)
         (check_step if topic == "steps" else check_feedback)(record)

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from sample_records import step
 
-from stepstream.config import SchemaRegistrySettings
+from stepstream.config import Settings
 from stepstream.topics.codec import Codec, CodecError, Malformed, Unencodable
 from stepstream.topics.encoded_array import EncodedArray
 from stepstream.topics.events import new_message, new_sampling
@@ -27,12 +27,12 @@ SECRET = "AKIAIOSFODNN7EXAMPLE"
 )
 def test_an_encoding_error_hides_the_content(fields: Any, message: str) -> None:
     with pytest.raises(Unencodable, match=message) as raised:
-        Codec(SchemaRegistrySettings()).body("steps", step(**fields))
+        Codec(Settings()).body("steps", step(**fields))
     assert SECRET not in str(raised.value)
 
 
 def test_a_decoding_error_hides_the_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec = Codec(SchemaRegistrySettings())
+    codec = Codec(Settings())
     monkeypatch.setattr(codec, "_look_up_writer", lambda schema_id: codec._parsed["steps"])
     body = codec.body("steps", step(response=new_message(role="assistant", content=f"{SECRET} XX")))
     with pytest.raises(Malformed, match="invalid start byte") as raised:
@@ -41,7 +41,7 @@ def test_a_decoding_error_hides_the_content(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_kept_array_changes_neither_the_record_nor_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, keeping = Codec(SchemaRegistrySettings()), Codec(SchemaRegistrySettings(), keep_arrays=True)
+    plain, keeping = Codec(Settings()), Codec(Settings(), keep_arrays=True)
     for codec in (plain, keeping):
         monkeypatch.setattr(codec, "_look_up_writer", lambda schema_id, codec=codec: codec._parsed["steps"])
     tokens: dict[str, Any] = {
@@ -91,7 +91,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_that_cannot_be_used_makes_an_invalid_record(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    codec = Codec(SchemaRegistrySettings())
+    codec = Codec(Settings())
     monkeypatch.setattr(codec._client, "_call", lambda method, path: SCHEMAS[name])
     for _ in range(2):
         with pytest.raises(CodecError) as raised:
@@ -110,7 +110,7 @@ def test_a_sealed_part_that_raises_makes_an_invalid_record(monkeypatch: pytest.M
         def close(self) -> None:
             pass
 
-    codec = Codec(SchemaRegistrySettings(), Raising())
+    codec = Codec(Settings(), Raising())
     monkeypatch.setattr(codec, "_look_up_writer", lambda schema_id: codec._parsed["steps"])
     with pytest.raises(Malformed, match="sealed part"):
         codec.decode("steps", struct.pack(">bI", 0, 1) + codec.body("steps", step(user="ada")))

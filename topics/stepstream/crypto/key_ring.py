@@ -64,7 +64,7 @@ def sealing_codec(
         keep_arrays: as for `Codec`.
     """
     sealer = Sealer(settings, keep_key=keep_key, make_master=make_master)
-    return Codec(settings.schema_registry, sealer, keep_arrays=keep_arrays)
+    return Codec(settings, sealer, keep_arrays=keep_arrays)
 
 
 class Sealer:
@@ -341,7 +341,7 @@ class _KeyRing:
 
     def _send_key(self, key: SubjectKey) -> bool:
         if self._producer is None:
-            self._codec = Codec(self._settings.schema_registry)
+            self._codec = Codec(self._settings)
             self._producer = EventProducer(self._settings.kafka, self._codec, "seal", linger_ms=0)
         try:
             self._producer.send(SUBJECT_KEYS, key["key_id"], key)

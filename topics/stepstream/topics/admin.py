@@ -70,7 +70,7 @@ def apply(settings: Settings) -> list[Change]:
     """
     wait_for_kafka(settings.kafka)
     admin = admin_client(settings.kafka)
-    return [*_apply_topics_with_retries(admin, settings), *_apply_subjects(settings.schema_registry)]
+    return [*_apply_topics_with_retries(admin, settings), *_apply_subjects(settings)]
 
 
 def _apply_topics_with_retries(admin: AdminClient, settings: Settings) -> list[Change]:
@@ -107,9 +107,9 @@ def _apply_topics(admin: AdminClient, settings: Settings) -> list[Change]:
         )
         for name, future in created.items():
             if _is_created(future):
-                changes.append(Change("topic", name, "created"))
+                changes.append(Change("topic", settings.kafka.prefix + name, "created"))
     known = [topic.name for topic in TOPICS.values() if topic.name in existing]
-    return changes + _alter_configs(admin, known, settings.topics)
+    return changes + _alter_configs(admin, known, settings)
 
 
 def check_partitions(existing: Mapping[str, int], configured: TopicsSettings) -> None:
@@ -140,16 +140,17 @@ def check_partitions(existing: Mapping[str, int], configured: TopicsSettings) ->
     raise PartitionsDiffer(fact, "create the topics anew with one number of partitions, see docs/operations.md")
 
 
-def _alter_configs(admin: AdminClient, names: list[str], configured: TopicsSettings) -> list[Change]:
+def _alter_configs(admin: AdminClient, names: list[str], settings: Settings) -> list[Change]:
     changes = []
-    for name, missing in config_differences(admin, names, configured).items():
+    for name, missing in config_differences(admin, names, settings.topics).items():
         entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in missing.items()]
         altered = admin.incremental_alter_configs(
             [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
         )
         for alteration in altered.values():
             alteration.result()
-        changes.append(Change("topic", name, "set " + ", ".join(f"{k}={v}" for k, v in missing.items())))
+        values = ", ".join(f"{key}={value}" for key, value in missing.items())
+        changes.append(Change("topic", settings.kafka.prefix + name, f"set {values}"))
     return changes
 
 
@@ -182,24 +183,25 @@ def _is_created(future: object) -> bool:
     return True
 
 
-def _apply_subjects(registry: SchemaRegistrySettings) -> list[Change]:
-    client = _wait_for_registry(registry)
-    return [change for topic in TOPICS.values() if (change := _apply_subject(client, topic)) is not None]
+def _apply_subjects(settings: Settings) -> list[Change]:
+    client = _wait_for_registry(settings.schema_registry)
+    changes = [_apply_subject(client, topic, settings.kafka.prefix) for topic in TOPICS.values()]
+    return [change for change in changes if change is not None]
 
 
-def _apply_subject(client: RegistryClient, topic: Topic) -> Change | None:
-    schema = schema_text(topic.schema)
-    if is_registered(client, topic):
+def _apply_subject(client: RegistryClient, topic: Topic, prefix: str) -> Change | None:
+    schema, subject = schema_text(topic.schema), prefix + topic.subject
+    if is_registered(client, topic, prefix):
         return None
     # Compatibility first: a schema that was registered under a laxer rule would stay.
-    client.set_compatibility(topic.subject, COMPATIBILITY)
-    return Change("subject", topic.subject, f"registered schema {client.register(topic.subject, schema)}")
+    client.set_compatibility(subject, COMPATIBILITY)
+    return Change("subject", subject, f"registered schema {client.register(subject, schema)}")
 
 
-def is_registered(client: RegistryClient, topic: Topic) -> bool:
+def is_registered(client: RegistryClient, topic: Topic, prefix: str) -> bool:
     """Return True if the registry has the schema that this version of the code writes to a topic."""
     try:
-        client.look_up(topic.subject, schema_text(topic.schema))
+        client.look_up(prefix + topic.subject, schema_text(topic.schema))
     except RegistryRefused as error:
         if error.status == 404:
             return False

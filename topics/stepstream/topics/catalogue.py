@@ -83,7 +83,7 @@ class Topic:
 
     @property
     def subject(self) -> str:
-        """Subject of the value's schema in the registry."""
+        """Subject of the value's schema in the registry, without `kafka.prefix`."""
         return f"{self.name}-value"
 
     def settings(self, configured: "TopicsSettings") -> dict[str, str]:

@@ -2,15 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from stepstream.config import KafkaSettings, SettingsError
 from stepstream.core.process import Fatal
+from stepstream.topics.prefixed_clients import PrefixedAdminClient, PrefixedConsumer, PrefixedProducer
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +57,40 @@ def _fault(admin: AdminClient, timeout_s: float) -> str:
 
 
 def admin_client(kafka: KafkaSettings, logger: logging.Logger | None = None) -> AdminClient:
-    """Return an admin client; `logger` receives librdkafka's log. Keep a reference to it while its futures run.
+    """Return an admin client in the catalogue's names; `logger` receives librdkafka's log.
+
+    Keep a reference to it while its futures run.
+
+    Raises:
+        SettingsError: as `reporting_invalid_settings`.
+    """
+    options = {} if logger is None else {"logger": logger}
+    with reporting_invalid_settings():
+        if kafka.prefix:
+            return PrefixedAdminClient(client_config(kafka), kafka.prefix, **options)
+        return AdminClient(client_config(kafka), **options)
+
+
+def consumer(kafka: KafkaSettings, config: Mapping[str, Any]) -> Consumer:
+    """Return a consumer in the catalogue's names; `config` are settings beyond the connection.
 
     Raises:
         SettingsError: as `reporting_invalid_settings`.
     """
     with reporting_invalid_settings():
-        return AdminClient(client_config(kafka), **({} if logger is None else {"logger": logger}))
+        full = client_config(kafka) | dict(config)
+        return PrefixedConsumer(full, kafka.prefix) if kafka.prefix else Consumer(full)
+
+
+def producer(kafka: KafkaSettings, config: Mapping[str, Any]) -> Producer:
+    """Return a producer as `consumer` does.
+
+    Raises:
+        SettingsError: as `reporting_invalid_settings`.
+    """
+    with reporting_invalid_settings():
+        full = client_config(kafka) | dict(config)
+        return PrefixedProducer(full, kafka.prefix) if kafka.prefix else Producer(full)
 
 
 @contextmanager
@@ -81,7 +109,7 @@ def reporting_invalid_settings() -> Iterator[None]:
 
 
 def client_config(kafka: KafkaSettings) -> dict[str, Any]:
-    """Return the configuration that every confluent-kafka client needs, including security."""
+    """Return the configuration of a connection, including security. Names of `kafka.prefix` are the caller's duty."""
     config: dict[str, Any] = {
         "bootstrap.servers": kafka.bootstrap,
         "security.protocol": kafka.security_protocol,

@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 import fastavro
 from fastavro.types import Schema as ParsedSchema
 
-from stepstream.config import SchemaRegistrySettings
+from stepstream.config import Settings
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.avro_reader import Reader, compile_reader
 from stepstream.topics.avro_writer import Writer, compile_writer
@@ -103,19 +103,17 @@ class Codec:
     Without `sealing`, sealed records stay sealed. `crypto.key_ring.sealing_codec` returns a codec with it.
     """
 
-    def __init__(
-        self, registry: SchemaRegistrySettings, sealing: Sealing | None = None, *, keep_arrays: bool = False
-    ) -> None:
+    def __init__(self, settings: Settings, sealing: Sealing | None = None, *, keep_arrays: bool = False) -> None:
         """Connect lazily.
 
         Args:
-            registry: connection.
+            settings: connection to the registry, and the prefix of subjects.
             sealing: seals and opens records.
             keep_arrays: decode an array of numbers as an `EncodedArray` where the record has this package's schema.
         """
         self._sealing, self._keep_arrays = sealing, keep_arrays
-        self._url = registry.url
-        self._client = RegistryClient(registry)
+        self._url, self._prefix = settings.schema_registry.url, settings.kafka.prefix
+        self._client = RegistryClient(settings.schema_registry)
         self._parsed = {topic.name: fastavro.parse_schema(schema(topic.schema)) for topic in TOPICS.values()}
         self._write: dict[str, Writer] = {}
         self._read: dict[str, Reader] = {}
@@ -258,7 +256,7 @@ class Codec:
     def _look_up_id(self, key: tuple[str, str | None]) -> bytes:
         topic, text = key
         written = text or schema_text(TOPICS[topic].schema)
-        schema_id = self._call(lambda: self._client.look_up(TOPICS[topic].subject, written))
+        schema_id = self._call(lambda: self._client.look_up(self._prefix + TOPICS[topic].subject, written))
         if schema_id is None:
             raise NotRegistered(
                 f"the schema of {topic} is not registered at {self._url}: run `stepstream topics apply`"

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from stepstream.config import KafkaSettings
-from stepstream.topics.client import client_config, reporting_invalid_settings
+from stepstream.topics.client import consumer
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
@@ -58,18 +58,17 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
         self._begins: dict[tuple[str, int], int] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self._after_polled: dict[tuple[str, int], int] = {}
-        with reporting_invalid_settings():
-            self._consumer = Consumer(
-                client_config(kafka)
-                | {
-                    "group.id": group or "unused",
-                    "enable.auto.commit": False,
-                    "auto.offset.reset": "earliest",
-                    "session.timeout.ms": 6000,
-                    "fetch.message.max.bytes": 16 * 1_048_576,
-                    "enable.partition.eof": group is None,
-                }
-            )
+        self._consumer = consumer(
+            kafka,
+            {
+                "group.id": group or "unused",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6000,
+                "fetch.message.max.bytes": 16 * 1_048_576,
+                "enable.partition.eof": group is None,
+            },
+        )
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Join the group; start at its committed offsets, else at the beginning."""

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, Message
 
 from stepstream.config import KafkaSettings
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.client import client_config, reporting_invalid_settings
+from stepstream.topics.client import producer
 from stepstream.topics.codec import Codec
 
 log = logging.getLogger(__name__)
@@ -54,20 +54,19 @@ class EventProducer:
         self._source = source.encode()
         self._failures: list[str] = []
         self._fixed_headers: dict[str, list[tuple[str, str | bytes | None]]] = {}
-        with reporting_invalid_settings():
-            self._producer = Producer(
-                client_config(kafka)
-                | {
-                    "enable.idempotence": True,
-                    "acks": "all",
-                    "linger.ms": linger_ms,
-                    "compression.type": "lz4",
-                    "partitioner": "murmur2_random",
-                    "message.timeout.ms": 0,
-                    "message.max.bytes": max(topic.max_message_bytes for topic in TOPICS.values()),
-                }
-                | dict(extra_config or {})
-            )
+        self._producer = producer(
+            kafka,
+            {
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": linger_ms,
+                "compression.type": "lz4",
+                "partitioner": "murmur2_random",
+                "message.timeout.ms": 0,
+                "message.max.bytes": max(topic.max_message_bytes for topic in TOPICS.values()),
+            }
+            | dict(extra_config or {}),
+        )
 
     def send(
         self,

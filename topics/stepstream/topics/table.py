@@ -26,8 +26,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from stepstream.config import Settings
 from stepstream.schemas import schema, schema_text
+from stepstream.topics import client
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class Table(AbstractContextManager["Table"]):
         return waiter
 
     def _run(self) -> None:
-        codec = Codec(self._settings.schema_registry)
+        codec = Codec(self._settings)
         try:
             is_logged = False
             while not self._closing.is_set():
@@ -153,14 +153,14 @@ class Table(AbstractContextManager["Table"]):
 
     def _follow(self, codec: Codec) -> None:
         """Read from the beginning and follow, until closed or until a permanent error of Kafka."""
-        consumer = Consumer(
-            client_config(self._settings.kafka)
-            | {
+        consumer = client.consumer(
+            self._settings.kafka,
+            {
                 "group.id": "unused",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
-            }
+            },
         )
         try:
             self._seen.clear()

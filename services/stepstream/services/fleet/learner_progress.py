@@ -60,7 +60,7 @@ class LearnerWatcher:
     def _follow(self) -> None:
         lineage = Lineage(self._settings.fleet.model)
         try:
-            with EventConsumer(self._settings.kafka, Codec(self._settings.schema_registry)) as consumer:
+            with EventConsumer(self._settings.kafka, Codec(self._settings)) as consumer:
                 ends = consumer.end_offsets(TRAINING_DECISIONS)
                 consumer.follow(
                     [CHECKPOINTS, TRAINING_DECISIONS, REWARD_SPECS],

@@ -56,7 +56,7 @@ class CheckpointWatcher:
 
     def _run(self) -> None:
         try:
-            codec = Codec(self._settings.schema_registry)
+            codec = Codec(self._settings)
             self._producer = EventProducer(
                 self._settings.kafka, codec, f"inference/{self._settings.inference.worker_id}"
             )

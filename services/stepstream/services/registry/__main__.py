@@ -25,8 +25,9 @@ def main(settings: Settings, stop: Stop) -> None:
         Fatal: the port is taken, or the topic has the wrong partitions or cleanup policy.
     """
     listener = listen(settings.registry.host, settings.registry.port, "registry")
-    topic.ensure_topic(settings.kafka)
-    log = KafkaLog(settings.kafka, settings.registry.write_timeout_s)
+    kafka = settings.kafka.model_copy(update={"prefix": ""})  # the registry serves every prefix of the cluster
+    topic.ensure_topic(kafka)
+    log = KafkaLog(kafka, settings.registry.write_timeout_s)
     try:
         if not log.replay(settings.kafka.deadline_s):
             raise KafkaUnavailable(f"no end of the schemas topic within {settings.kafka.deadline_s:g} s; check Kafka")

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from stepstream.config import Settings
 from stepstream.jobs.dead_letters.letters import Letters
 from stepstream.topics.catalogue import DEAD_LETTERS, TOPICS
-from stepstream.topics.client import client_config, reporting_invalid_settings
+from stepstream.topics.client import consumer, producer
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import DeadLetter
@@ -50,11 +50,11 @@ def read_letters(settings: Settings) -> Letters:
         KafkaException: the topic does not exist, or no broker answers.
     """
     letters = Letters()
-    with closing(Codec(settings.schema_registry)) as codec, EventConsumer(settings.kafka, codec) as consumer:
-        consumer.follow([DEAD_LETTERS])
-        while not consumer.is_caught_up():
+    with closing(Codec(settings)) as codec, EventConsumer(settings.kafka, codec) as events:
+        events.follow([DEAD_LETTERS])
+        while not events.is_caught_up():
             # Each record fits the topic's schema, or is no letter.
-            letters.add(event.record for event in consumer.poll(_BATCH, _POLL_S) if event.record is not None)
+            letters.add(event.record for event in events.poll(_BATCH, _POLL_S) if event.record is not None)
     return letters
 
 
@@ -91,8 +91,8 @@ def redrive(settings: Settings, letters: Iterable[DeadLetter], *, dry_run: bool)
 
 def _mark(settings: Settings, sent: Iterable[DeadLetter]) -> None:
     """Write to the log that the records of letters were sent again."""
-    with closing(Codec(settings.schema_registry)) as codec:
-        producer = EventProducer(settings.kafka, codec, "redrive")
+    with closing(Codec(settings)) as codec:
+        marks = EventProducer(settings.kafka, codec, "redrive")
         for letter in sent:
             done: DeadLetter = {
                 **letter,
@@ -102,30 +102,28 @@ def _mark(settings: Settings, sent: Iterable[DeadLetter]) -> None:
                 "value": None,
                 "redrives": letter["event_id"],
             }
-            producer.send(DEAD_LETTERS, (letter["key"] or b"").decode(errors="replace"), done)
-            producer.poll(0)
-        producer.flush(_FLUSH_S)
+            marks.send(DEAD_LETTERS, (letter["key"] or b"").decode(errors="replace"), done)
+            marks.poll(0)
+        marks.flush(_FLUSH_S)
 
 
 class _RawLog:
     """Reads single records by position, and writes copies of them."""
 
     def __init__(self, settings: Settings) -> None:
-        config = client_config(settings.kafka)
         self._failures: list[str] = []
-        with reporting_invalid_settings():
-            self._consumer = Consumer(
-                config | {"group.id": "unused", "enable.auto.commit": False, "auto.offset.reset": "error"}
-            )
-            self._producer = Producer(
-                config
-                | {
-                    "enable.idempotence": True,
-                    "acks": "all",
-                    "compression.type": "lz4",
-                    "message.max.bytes": max(topic.max_message_bytes for topic in TOPICS.values()),
-                }
-            )
+        self._consumer = consumer(
+            settings.kafka, {"group.id": "unused", "enable.auto.commit": False, "auto.offset.reset": "error"}
+        )
+        self._producer = producer(
+            settings.kafka,
+            {
+                "enable.idempotence": True,
+                "acks": "all",
+                "compression.type": "lz4",
+                "message.max.bytes": max(topic.max_message_bytes for topic in TOPICS.values()),
+            },
+        )
 
     def __enter__(self) -> "_RawLog":
         return self

@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, TopicPartition
 from stepstream.config import Settings
 from stepstream.crypto.master_key import destroyed
 from stepstream.jobs.runtime.processor import consumer_group
+from stepstream.topics import client
 from stepstream.topics.catalogue import ERASURES, SUBJECT_KEYS
-from stepstream.topics.client import admin_client, client_config
 from stepstream.topics.codec import Codec
 from stepstream.topics.events import Erasure, SubjectKey, new_erasure
 from stepstream.topics.ids import new_event_id, now_us
@@ -31,7 +31,7 @@ def write_decision(settings: Settings, tenant: str, subject: str, requested_by: 
     erasure = new_erasure(
         event_id=new_event_id(), occurred_at_us=now_us(), tenant=tenant, subject=subject, requested_by=requested_by
     )
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     try:
         producer = EventProducer(settings.kafka, codec, "erase", linger_ms=0)
         producer.send(ERASURES, subject, erasure)
@@ -43,7 +43,7 @@ def write_decision(settings: Settings, tenant: str, subject: str, requested_by: 
 
 def delete_keys(settings: Settings, topic: str, keys: Iterable[str]) -> None:
     """Delete keys of a compacted topic durably."""
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     try:
         producer = EventProducer(settings.kafka, codec, "erase", linger_ms=0)
         for key in keys:
@@ -55,7 +55,7 @@ def delete_keys(settings: Settings, topic: str, keys: Iterable[str]) -> None:
 
 def destroy_keys(settings: Settings, keys: Iterable[SubjectKey]) -> None:
     """Destroy encryption keys durably: with the erasure of their subjects, what they sealed is unreadable for ever."""
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     try:
         producer = EventProducer(settings.kafka, codec, "erase", linger_ms=0)
         for key in keys:
@@ -124,7 +124,7 @@ def delete_up_to(settings: Settings, newest: Offsets) -> int:
     """Delete the records up to and including the given offsets; return the number of partitions."""
     if not newest:
         return 0
-    admin = admin_client(settings.kafka)
+    admin = client.admin_client(settings.kafka)
     below = [TopicPartition(topic, partition, offset + 1) for (topic, partition), offset in newest.items()]
     for future in admin.delete_records(below, request_timeout=_CALL_S).values():
         future.result()
@@ -132,4 +132,4 @@ def delete_up_to(settings: Settings, newest: Offsets) -> int:
 
 
 def _consumer(settings: Settings, name: str) -> Consumer:
-    return Consumer(client_config(settings.kafka) | {"group.id": name, "enable.auto.commit": False})
+    return client.consumer(settings.kafka, {"group.id": name, "enable.auto.commit": False})

@@ -146,7 +146,7 @@ def find_records(settings: Settings, searches: Sequence[Search], say: Say) -> No
     Raises:
         KafkaException: a topic does not exist, or no broker answers.
     """
-    codec = Codec(settings.schema_registry)  # without keys: the id of a record's key identifies its owner
+    codec = Codec(settings)  # without keys: the id of a record's key identifies its owner
     try:
         index = SearchIndex(searches)
         for topic in (*INTAKE, *GOVERNED, DEAD_LETTERS, OPEN_TRACES):

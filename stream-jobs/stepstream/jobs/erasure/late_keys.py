@@ -15,7 +15,7 @@ class LateKeys:
 
     def __init__(self, settings: Settings) -> None:
         """Start to follow."""
-        self._codec = Codec(settings.schema_registry)
+        self._codec = Codec(settings)
         self._producer = EventProducer(settings.kafka, self._codec, "govern", linger_ms=0)
         self._erasures = Table(settings, ERASURES)
         self._keys = Table(settings, SUBJECT_KEYS)

@@ -39,7 +39,7 @@ def find_missing_keys(settings: Settings, say: Say) -> dict[str, MissingKey]:
         CannotErase: `subject-keys` cannot be read to its end.
     """
     missing: dict[str, MissingKey] = {}
-    codec = Codec(settings.schema_registry)
+    codec = Codec(settings)
     try:
         for topic in (*INTAKE, *GOVERNED):
             for event in read_events(settings, codec, topic):

@@ -19,7 +19,7 @@ def build_app(settings: Settings, name: str) -> faust.App:
     folder.mkdir(parents=True, exist_ok=True)  # Faust creates its own folder, but not the parents
     brokers = [f"aiokafka://{address}" for address in settings.kafka.bootstrap.split(",")]
     return faust.App(
-        consumer_group(name),
+        settings.kafka.prefix + consumer_group(name),
         broker=brokers,
         broker_credentials=credentials(settings.kafka),
         broker_commit_interval=60.0,  # it has nothing to commit: the job's transactions do

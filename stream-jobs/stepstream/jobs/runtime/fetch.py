@@ -17,13 +17,16 @@ class GroupMember:
     instance: str | None
     """Permanent id of a static member; None: the member is dynamic."""
 
-    def encode(self) -> bytes:
+    def encode(self, prefix: str = "") -> bytes:
         """Return the metadata as confluent-kafka's `Consumer.consumer_group_metadata` returns them.
 
         The broker compares generation, member and instance with its own before it accepts offsets of a transaction.
+
+        Args:
+            prefix: of the group's name in the cluster.
         """
         instance = b"\x01" if self.instance is None else b"\x00" + self.instance.encode() + b"\x00"
-        names = self.group.encode() + b"\x00" + self.member_id.encode() + b"\x00"
+        names = (prefix + self.group).encode() + b"\x00" + self.member_id.encode() + b"\x00"
         return b"CGMDv2:" + struct.pack("<i", self.generation) + names + instance
 
 

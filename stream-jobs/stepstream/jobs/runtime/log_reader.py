@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import (
-    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -14,12 +13,12 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from stepstream.config import KafkaSettings
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.retry import Cancelled, retry_while
-from stepstream.topics.client import client_config
+from stepstream.topics.client import admin_client, consumer
 
 _POLL_S = 0.05
 _CALL_S = 10.0
@@ -46,18 +45,18 @@ class LogReader:
         """While the brokers are unavailable, methods retry until `cancelled` is true; then they raise `Cancelled`."""
         self._cancelled = cancelled
         self._partitions: dict[str, int] = {}
-        self._consumer = Consumer(
-            client_config(kafka)
-            | {
+        self._consumer = consumer(
+            kafka,
+            {
                 "group.id": group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 50,
                 "fetch.message.max.bytes": 16 * 1_048_576,
-            }
+            },
         )
-        self._admin = AdminClient(client_config(kafka))
+        self._admin = admin_client(kafka)
 
     def close(self) -> None:
         """Close the connection."""

@@ -143,9 +143,10 @@ class JobWorker:
             start_positions=self._reader.start_positions,
             max_records=batch,
             within_s=within_s,
+            prefix=settings.kafka.prefix,
         )
         for topic in topics:
-            self._app.topics.add(self._app.topic(topic))
+            self._app.topics.add(self._app.topic(settings.kafka.prefix + topic))
         self._app.agent(self._fetches, name=name)(self._consume)
         self._app.on_partitions_assigned.connect(self._on_assigned)
         self._app.on_partitions_revoked.connect(self._on_revoked)

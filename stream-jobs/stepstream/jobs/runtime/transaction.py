@@ -18,7 +18,7 @@ from stepstream.jobs.runtime.fetch import GroupMember
 from stepstream.jobs.runtime.outputs import Output
 from stepstream.jobs.runtime.record import TopicPartition
 from stepstream.jobs.runtime.retry import Cancelled, retry_while
-from stepstream.topics.client import client_config
+from stepstream.topics.client import client_config, consumer
 from stepstream.topics.codec import Codec
 from stepstream.topics.producer import DeliveryFailed, EventProducer
 
@@ -147,13 +147,14 @@ class TransactionalPublisher:
         self, outputs: Sequence[Output], offsets: list[Offset], member: GroupMember, end: Callable[[], None]
     ) -> None:
         self.initialize()
+        metadata = member.encode(self._kafka.prefix)
         wait_s = _FIRST_WAIT_S
         while True:
             try:
                 self._wait_for_coordinator(offsets[:1], member.group)
                 self._producer.begin_transaction()
                 self._send(outputs)
-                self._repeat(lambda: self._producer.send_offsets_to_transaction(offsets, member.encode(), _ATTEMPT_S))
+                self._repeat(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, _ATTEMPT_S))
                 end()
                 break
             except Cancelled:
@@ -183,10 +184,10 @@ class TransactionalPublisher:
         if self._coordinator is None:
             # Committed reads would wait for pending offsets, which only the next transaction may end.
             config = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
-            self._coordinator = Consumer(client_config(self._kafka) | config)
+            self._coordinator = consumer(self._kafka, config)
         asked = [Offset(one.topic, one.partition) for one in offsets]
-        consumer = self._coordinator
-        retry_while(lambda: consumer.committed(asked, timeout=_ATTEMPT_S), KafkaException, self._cancelled)
+        coordinator = self._coordinator
+        retry_while(lambda: coordinator.committed(asked, timeout=_ATTEMPT_S), KafkaException, self._cancelled)
         if self._events.is_disconnected:
             # The call also hangs in a producer that knew the coordinator before the broker's restart.
             self._connect()

@@ -40,6 +40,7 @@ class Transport(driver.Transport):
         start_positions: StartPositions,
         max_records: int,
         within_s: float,
+        prefix: str = "",
     ) -> None:
         """Create the transport.
 
@@ -51,10 +52,11 @@ class Transport(driver.Transport):
                 in a thread of its own.
             max_records: largest number of records in a fetch.
             within_s: longest time to fill a fetch after its first record, in seconds.
+            prefix: of the names of topics and of the group in the cluster; fetches and positions are without it.
         """
         super().__init__(url, app)
         self.deliver, self.start_positions = deliver, start_positions
-        self.max_records, self.within_s = max_records, within_s
+        self.max_records, self.within_s, self.prefix = max_records, within_s, prefix
 
     def member(self) -> GroupMember:
         """Return the worker's current membership in its group. Any thread may call it."""
@@ -97,6 +99,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self._reported: dict[Any, int] = {}
 
+    def _short(self, name: str) -> str:
+        return name.removeprefix(cast(Transport, self.transport).prefix)
+
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
         # Faust sets it only with its own transactions. The fetcher reads it when the consumer starts.
@@ -106,9 +111,8 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def member(self) -> GroupMember:
         """Return the current membership."""
         coordinator = self._ensure_consumer()._coordinator
-        return GroupMember(
-            coordinator.group_id, coordinator.generation, coordinator.member_id, coordinator._group_instance_id
-        )
+        group = self._short(coordinator.group_id)
+        return GroupMember(group, coordinator.generation, coordinator.member_id, coordinator._group_instance_id)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Seek every assigned partition to the position that the transport's caller gives."""
@@ -116,12 +120,12 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def _seek_to_start(self) -> Mapping[Any, int]:
         consumer = self._ensure_consumer()
-        assigned = {(tp.topic, tp.partition) for tp in consumer.assignment()}
+        assigned = {(self._short(tp.topic), tp.partition) for tp in consumer.assignment()}
         self._reported = {}
         positions = await asyncio.to_thread(cast(Transport, self.transport).start_positions, assigned)
         sought = {}
         for tp in consumer.assignment():
-            if (offset := positions.get((tp.topic, tp.partition))) is not None:
+            if (offset := positions.get((self._short(tp.topic), tp.partition))) is not None:
                 consumer.seek(tp, offset)
                 self._reported[tp] = sought[tp] = offset
         return sought
@@ -144,8 +148,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             fetched = await self._fetch_records(consumer, active, timeout=remaining_s, max_records=left)
             if fetched and not records:
                 until = time.monotonic() + transport.within_s
-            for batch in fetched.values():
-                records += [Record(m.topic, m.partition, m.offset, m.timestamp, m.key, m.value) for m in batch]
+            for tp, batch in fetched.items():
+                topic = self._short(tp.topic)
+                records += [Record(topic, m.partition, m.offset, m.timestamp, m.key, m.value) for m in batch]
             if time.monotonic() >= until:
                 break
         positions = self._moved_positions(consumer, active)
@@ -162,7 +167,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         for tp in assignment.tps & self._reported.keys():
             state = assignment.state_value(tp)
             if state.has_valid_position and state.position != (before := self._reported[tp]):
-                moved[tp.topic, tp.partition] = before, state.position
+                moved[self._short(tp.topic), tp.partition] = before, state.position
                 self._reported[tp] = state.position
         return moved
 

@@ -21,7 +21,7 @@ from stepstream.services.gateway.otlp.wire import TraceRequest
 from stepstream.topics.codec import Codec
 
 DEFAULTS = Defaults("shop", "analyse", "agent")
-CODEC = Codec(load({}).schema_registry)
+CODEC = Codec(load({}))
 TRACES = [bytes([number]) * 16 for number in (1, 2)]
 
 

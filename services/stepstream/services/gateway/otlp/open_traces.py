@@ -25,8 +25,8 @@ from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import TraceRequest
+from stepstream.topics import client
 from stepstream.topics.catalogue import DEAD_LETTERS, OPEN_TRACES
-from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.events import new_dead_letter
 from stepstream.topics.ids import derived_id, now_us
@@ -101,16 +101,16 @@ class OpenTraces:
 
     def _serve(self) -> None:
         while not self._stopping.is_set():
-            consumer = Consumer(
-                client_config(self._settings.kafka)
-                | {
+            consumer = client.consumer(
+                self._settings.kafka,
+                {
                     "group.id": GROUP,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
                     "session.timeout.ms": 6000,
                     "fetch.wait.max.ms": 200,
                     "fetch.message.max.bytes": 16 * 1_048_576,
-                }
+                },
             )
             try:
                 consumer.subscribe(
