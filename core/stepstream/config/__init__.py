@@ -8,6 +8,7 @@ docs/settings.md is generated from the declarations by `reference`.
 from stepstream.config.base import Section
 from stepstream.config.connections import (
     ClickHouseSettings,
+    HttpSettings,
     KafkaSettings,
     MetricsSettings,
     PathsSettings,
@@ -60,6 +61,7 @@ __all__ = [
     "FleetSettings",
     "GatewaySettings",
     "GovernSettings",
+    "HttpSettings",
     "IdleTimeoutSettings",
     "InferenceSettings",
     "InspectSettings",

@@ -110,3 +110,34 @@ class SealSettings(Section):
         "created once in `DATA/secrets`. All machines need the same. Without them, sealed records stay unreadable for "
         "ever. `stepstream master-key create` makes one; `legacy:SECRET` is a secret from a release without ids.",
     )
+
+
+class HttpSettings(Section):
+    """Limits of every HTTP server: gateway, registry, store, console and inference workers."""
+
+    connections: int = setting(
+        4096,
+        "Connections of a process. Above it, one without a request is closed for a new one; if there is none, the new "
+        "one gets status 503. The system's limit of open files, less 256, bounds it too.",
+        unit="connections",
+        ge=1,
+    )
+    header_kb: int = setting(64, "Largest head of a request; a larger one gets status 431.", unit="KB", ge=1)
+    header_s: float = setting(
+        20.0, "Time for a request's head, from its first byte. Afterwards it gets status 408.", unit="s", gt=0
+    )
+    body_mb: int = setting(64, "Largest body of a request; a larger one gets status 413.", unit="MB", ge=1)
+    bodies_mb: int = setting(
+        1024,
+        "Memory limit of the bodies of all requests of a process, from their arrival to their response. A request "
+        "above it gets status 503.",
+        unit="MB",
+        ge=1,
+    )
+    body_s: float = setting(
+        120.0, "Time for a request's body, from the end of its head. Afterwards it gets status 408.", unit="s", gt=0
+    )
+    write_s: float = setting(
+        60.0, "Time for a caller to take 64 KiB of a response that waits for it. A slower one is cut.", unit="s", gt=0
+    )
+    idle_s: float = setting(120.0, "Time without a request after which a connection is closed.", unit="s", gt=0)

@@ -5,6 +5,7 @@ from pathlib import Path
 from stepstream.config.base import Section
 from stepstream.config.connections import (
     ClickHouseSettings,
+    HttpSettings,
     KafkaSettings,
     MetricsSettings,
     PathsSettings,
@@ -45,6 +46,7 @@ class Settings(Section):
     schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     metrics: MetricsSettings = MetricsSettings()
+    http: HttpSettings = HttpSettings()
     jobs: JobsSettings = JobsSettings()
     govern: GovernSettings = GovernSettings()
     inspect: InspectSettings = InspectSettings()

@@ -20,7 +20,6 @@ from stepstream.services.gateway.context.saved_responses import EncryptedStore, 
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.http.client import Origin, Reply
 from stepstream.services.gateway.http.connection import ConnectionLost
-from stepstream.services.gateway.http.exchange import EXTENSION
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
@@ -29,6 +28,7 @@ from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event
 from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.worker_pool import Upstream
+from stepstream.services.http_server import CONNECTION
 
 ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type": "text", "text": "a"}]]
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -152,7 +152,7 @@ def call(stub: Any, saved_responses: SavedResponses, protocol: ModelProtocol, re
     scope = {
         "headers": [],
         "query_string": b"",
-        "extensions": {EXTENSION: SimpleNamespace(disconnected=False, on_disconnect=None)},
+        "extensions": {CONNECTION: SimpleNamespace(disconnected=False, on_disconnect=None)},
     }
     asyncio.run(handler(cast(Any, scope), receive, send, protocol, "t"))
 

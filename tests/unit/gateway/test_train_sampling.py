@@ -15,7 +15,6 @@ from stepstream.services.gateway.context.saved_responses import EncryptedStore, 
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import RestrictedSampling
 from stepstream.services.gateway.http.client import Reply
-from stepstream.services.gateway.http.exchange import EXTENSION
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
@@ -23,6 +22,7 @@ from stepstream.services.gateway.publisher import Event
 from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.train_sampling import apply_train_sampling
 from stepstream.services.gateway.worker_pool import Upstream
+from stepstream.services.http_server import CONNECTION
 
 TRUNCATED = {"model": "m", "temperature": 0.7, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "presence_penalty": 1}
 
@@ -80,7 +80,7 @@ def call(rule: str, request: dict[str, Any], protocol: Any = CHAT, *headers: tup
     scope = {
         "headers": list(headers),
         "query_string": b"",
-        "extensions": {EXTENSION: SimpleNamespace(disconnected=False, on_disconnect=None)},
+        "extensions": {CONNECTION: SimpleNamespace(disconnected=False, on_disconnect=None)},
     }
     with closing(EncryptedStore(None, 100_000, 60.0)) as store:
         saved = SavedResponses(store)

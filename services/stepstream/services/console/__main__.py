@@ -7,6 +7,7 @@ import uvicorn
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.services.console.app import build_app
+from stepstream.services.http_server import ServerConfig
 from stepstream.services.listen import listen
 
 log = logging.getLogger("stepstream.services.console")
@@ -20,14 +21,8 @@ def main(settings: Settings, stop: Stop) -> None:
     """
     listener = listen(settings.console.host, settings.console.port, "console")
     log.info("console at http://%s:%d", settings.console.host, settings.console.port)
-    config = uvicorn.Config(
-        build_app(settings),
-        loop="uvloop",
-        http="httptools",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=5,
+    config = ServerConfig(
+        build_app(settings), settings.http, loop="uvloop", log_level="warning", timeout_graceful_shutdown=5
     )
     if not stop:
         uvicorn.Server(config).run(sockets=[listener])

@@ -9,9 +9,9 @@ import uvicorn
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.gateway.app import GatewayApp
-from stepstream.services.gateway.http.server import HttpServerProtocol
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.publisher import Publisher
+from stepstream.services.http_server import ServerConfig
 from stepstream.services.listen import listen
 
 log = logging.getLogger(__name__)
@@ -26,17 +26,12 @@ def main(settings: Settings, stop: Stop) -> None:
     sock = listen(settings.gateway.host, settings.gateway.port, "gateway")
     metrics = Metrics()
     publisher = Publisher(settings, f"gateway/{version('stepstream')}", metrics)
-    config = uvicorn.Config(
+    config = ServerConfig(
         GatewayApp(settings, publisher, metrics),
+        settings.http,
         loop="uvloop",
-        http=HttpServerProtocol,
         lifespan="on",
-        access_log=False,
-        log_config=None,
         log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.gateway.shutdown_s),
     )
     log.info("listening on http://%s:%d for %s", *sock.getsockname()[:2], ", ".join(settings.gateway.upstreams))

@@ -8,6 +8,7 @@ import uvloop
 
 from stepstream.config import InferenceSettings, Settings
 from stepstream.core.process import Fatal, Stop, run
+from stepstream.services.http_server import ServerConfig
 from stepstream.services.inference.app import App
 from stepstream.services.inference.checkpoint_watcher import CheckpointWatcher
 from stepstream.services.inference.engine import Engine, EngineError
@@ -17,7 +18,6 @@ from stepstream.services.inference.worker import Worker
 from stepstream.services.listen import listen
 from stepstream.topics.client import wait_for_kafka
 
-_KEEP_ALIVE_S = 120  # longer than clients keep idle connections, so that no request meets a closing one
 _NO_LIMIT = 2**31 - 1
 """Length that no model reaches: the engine then applies the model's own."""
 
@@ -39,17 +39,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     inference = settings.inference
     worker, app = _served(inference)
     host, port = listener.getsockname()[:2]
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            loop="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            http="httptools",
-            timeout_keep_alive=_KEEP_ALIVE_S,
-        )
-    )
+    server = uvicorn.Server(ServerConfig(app, settings.http, loop="none", lifespan="off"))
     url = inference.url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
     watcher = CheckpointWatcher(settings, url, worker, asyncio.get_running_loop())
 

@@ -6,8 +6,9 @@ import socket
 
 import uvicorn
 
-from stepstream.config import Settings
+from stepstream.config import HttpSettings, Settings
 from stepstream.core.process import Stop, run
+from stepstream.services.http_server import ServerConfig
 from stepstream.services.listen import listen
 from stepstream.services.registry import topic
 from stepstream.services.registry.app import create_app
@@ -33,15 +34,13 @@ def main(settings: Settings, stop: Stop) -> None:
             raise KafkaUnavailable(f"no end of the schemas topic within {settings.kafka.deadline_s:g} s; check Kafka")
         logger.info("%d schemas; serving at http://%s:%d", len(log.view.schemas), *listener.getsockname()[:2])
         if not stop:
-            asyncio.run(_serve(log, listener))
+            asyncio.run(_serve(log, listener, settings.http))
     finally:
         log.close()
 
 
-async def _serve(log: KafkaLog, listener: socket.socket) -> None:
-    config = uvicorn.Config(
-        create_app(log), log_config=None, access_log=False, timeout_graceful_shutdown=5, lifespan="off"
-    )
+async def _serve(log: KafkaLog, listener: socket.socket, limits: HttpSettings) -> None:
+    config = ServerConfig(create_app(log), limits, timeout_graceful_shutdown=5, lifespan="off")
     await uvicorn.Server(config).serve(sockets=[listener])
 
 

@@ -6,6 +6,7 @@ import uvicorn
 
 from stepstream.config import Settings, variable
 from stepstream.core.process import Fatal, Stop, run
+from stepstream.services.http_server import ServerConfig
 from stepstream.services.listen import listen
 from stepstream.services.store.app import build_app
 from stepstream.services.store.engine import Engine, FolderInUseError
@@ -34,16 +35,8 @@ def main(settings: Settings, _stop: Stop) -> None:
         ) from None
     log.info("ClickHouse %s (chDB) owns %s, listening on %s:%d", engine.version, path, host, port)
     app = build_app(Runner(engine), settings.clickhouse.user, settings.clickhouse.password.get_secret_value())
-    uvicorn.Server(
-        uvicorn.Config(
-            app,
-            loop="uvloop",
-            http="httptools",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=_GRACE_S,
-        )
-    ).run(sockets=[listener])
+    config = ServerConfig(app, settings.http, loop="uvloop", timeout_graceful_shutdown=_GRACE_S)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":

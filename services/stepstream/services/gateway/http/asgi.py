@@ -4,16 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from stepstream.services.gateway.errors import GatewayError, TooLarge, error_body
-from stepstream.services.gateway.http.exchange import EXTENSION, Exchange
+from stepstream.services.gateway.errors import GatewayError, error_body
+from stepstream.services.http_server import CONNECTION, LimitedProtocol
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-MAX_BODY = 64 * 1_048_576
-"""Bytes."""
 JSON = (b"content-type", b"application/json")
 
 
@@ -22,22 +20,17 @@ class Disconnected(Exception):
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Return the request's body.
+    """Return the request's body, which the server limits.
 
     Raises:
         Disconnected: the caller disconnected.
-        TooLarge: the body exceeds `MAX_BODY` bytes.
     """
     parts = []
-    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
         parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY:
-            raise TooLarge(f"the body is larger than {MAX_BODY} bytes")
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -62,14 +55,15 @@ class CancelOnDisconnect:
         self.disconnected = False
         """True: this is why the task was cancelled."""
         self._task = asyncio.current_task()
-        self._exchange: Exchange = scope["extensions"][EXTENSION]
-        self._exchange.on_disconnect = self._cancel
-        if self._exchange.disconnected:
+        self._connection: LimitedProtocol = scope["extensions"][CONNECTION]
+        self._connection.on_disconnect = self._cancel
+        if self._connection.disconnected:
             self._cancel()
 
     def stop(self) -> None:
         """Stop watching: before the response's last byte, after which a caller may disconnect."""
-        self._exchange.on_disconnect = None
+        if self._connection.on_disconnect == self._cancel:  # the next request may have begun
+            self._connection.on_disconnect = None
 
     def _cancel(self) -> None:
         self.disconnected = True
