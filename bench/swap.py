@@ -68,15 +68,16 @@ class Gaps:
 
     tokens: list[list[float]] = field(default_factory=list)
 
-    def p99_ms(self, start: float, end: float) -> float:
-        """Return the 99th percentile of the gaps that touch a period, in milliseconds."""
+    def of_period(self, start: float, end: float) -> dict[str, float]:
+        """Return the 99th percentile and the longest of the gaps that touch a period, in milliseconds."""
         gaps = [
             later - earlier
             for times in self.tokens
             for earlier, later in itertools.pairwise(times)
             if later >= start and earlier <= end
         ]
-        return 1000 * float(np.percentile(gaps, 99)) if gaps else 0.0
+        p99, longest = np.percentile(gaps, (99, 100)) if gaps else (0.0, 0.0)
+        return {"p99_ms": 1000 * float(p99), "longest_ms": 1000 * float(longest)}
 
 
 def make_model(size: str, folder: Path) -> None:
@@ -208,7 +209,7 @@ class Bench:
             await self.engine.unload_adapter(self.number)
         await asyncio.sleep(0.5)  # the gaps that the swap made end with a token
         shared.close()
-        return {"seconds": end - start, "fetch_s": fetched - start, "p99_ms": self.gaps.p99_ms(start, end)}
+        return {"seconds": end - start, "fetch_s": fetched - start, **self.gaps.of_period(start, end)}
 
     def _source(self, way: str) -> VersionSource:
         """Return a worker's source, without what it fetched before."""
@@ -272,7 +273,7 @@ async def measure_size(size: str, rounds: int, base: Path, *, quick: bool) -> di
             bench = Bench(published, engine, gaps, memory)
             quiet = time.perf_counter()
             await asyncio.sleep(2.0)
-            ways["none"] = {"p99_ms": round(gaps.p99_ms(quiet, time.perf_counter()), 1)}
+            ways["none"] = middle([gaps.of_period(quiet, time.perf_counter())])
             for way in ("file", "cold file", "store", "memory", "delta", "lora"):
                 given = {"delta": [published.delta], "lora": [published.lora]}.get(way, published.full)
                 measured = [await bench.swap(way, given[(turn + 1) % len(given)]) for turn in range(rounds)]
@@ -308,11 +309,11 @@ def settings() -> InferenceSettings:
 
 def print_table(size: str, result: dict[str, Any]) -> None:
     print(f"\n{size}: {result['megabytes']} MB, {STREAMS} streams running")
-    print(f"{'way':<12}{'event to first token':>22}{'of it fetch':>14}{'p99 between tokens':>20}")
+    print(f"{'way':<12}{'event to first token':>22}{'of it fetch':>14}{'p99 between tokens':>20}{'longest':>10}")
     for way, figures in result["ways"].items():
         seconds = f"{figures['seconds']:.3f} s" if "seconds" in figures else "-"
         fetch = f"{figures['fetch_s']:.3f} s" if "fetch_s" in figures else "-"
-        print(f"{way:<12}{seconds:>22}{fetch:>14}{figures['p99_ms']:>17.0f} ms")
+        print(f"{way:<12}{seconds:>22}{fetch:>14}{figures['p99_ms']:>17.0f} ms{figures['longest_ms']:>7.0f} ms")
     print(f"{'restart':<12}{result['restart_s']:>20.1f} s")
     for name, seconds in result["limits"].items():
         print(f"{'limit ' + name[:-2]:<12}{seconds:>20.3f} s")

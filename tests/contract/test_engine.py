@@ -64,7 +64,7 @@ def torch_engine() -> Engine:
 
 def vllm_engine() -> Engine:
     require_package("vllm")
-    return VllmEngine(InferenceSettings(engine="vllm", max_batch=16, max_model_len=MAX_LENGTH))
+    return VllmEngine(InferenceSettings(engine="vllm", max_batch=16, max_model_len=MAX_LENGTH, kv_cache_bytes=64 << 20))
 
 
 @pytest_asyncio.fixture(

@@ -108,7 +108,8 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
     folders = [trained_version(root, base / f"v{seed}") for seed, root in enumerate(roots)]
     settings = InferenceSettings(
         engine="vllm", model=MODEL, tool_parser="hermes", max_batch=16, max_model_len=512, lora_rank=8,
-        max_adapters=2, smoke_prompts=["q:a"],
+        max_adapters=2, smoke_prompts=["q:a"], kv_cache_bytes=64 << 20,
+        vllm_args=["--max-num-batched-tokens", "128"],
     )  # fmt: skip
     engine = VllmEngine(settings)
     worker = Worker(MODEL, engine, settings.max_model_len, tracks=("stable", "canary"), max_adapters=2)
@@ -155,6 +156,14 @@ async def test_logprobs_are_of_the_distribution_that_was_sampled(served: Served,
     else:  # renormalised over fewer tokens
         assert all(found >= full - TOLERANCE for found, full in zip(answer.logprobs, exact, strict=True))
         assert sum(answer.logprobs) > sum(exact) + 1
+
+
+async def test_a_seed_gives_the_same_tokens_when_a_prompt_is_computed_in_parts(served: Served) -> None:
+    await served.load(0)
+    fields: dict[str, Any] = {"temperature": 1, "seed": 5, "messages": [{"role": "user", "content": "q:" + "a+c" * 90}]}
+    in_parts, cached = await served.ask(**fields), await served.ask(**fields)
+    assert len(in_parts.prompt_token_ids) > 256
+    assert cached.token_ids == in_parts.token_ids
 
 
 @pytest.mark.parametrize("field", ["guided_json", "best_of", "web_search_options", "prefix_answer"])
@@ -339,6 +348,7 @@ async def test_health_models_and_metrics(served: Served) -> None:
         text = await answer.text()
     assert "stepstream_inference_version" in text
     assert "vllm:prompt_tokens_total" in text
+    assert f'kv_cache_memory_bytes="{64 << 20}"' in text
     assert text.count("# TYPE process_cpu_seconds_total") == 1
 
 

@@ -53,7 +53,8 @@ def settings(registry_settings: Settings) -> Settings:
     require_package("vllm")
     port = free_block(1)
     worker = {"model": MODEL, "port": port, "worker_id": f"killed-{port}", "engine": "vllm", "max_batch": 4}
-    return with_settings(registry_settings, inference=worker | {"max_model_len": 512, "tool_parser": "none"})
+    limits = {"max_model_len": 512, "kv_cache_bytes": 64 << 20}
+    return with_settings(registry_settings, inference=worker | limits | {"tool_parser": "none"})
 
 
 @pytest.fixture

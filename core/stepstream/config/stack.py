@@ -190,6 +190,13 @@ class InferenceSettings(Section):
         unit="tokens",
         ge=0,
     )
+    kv_cache_bytes: int = setting(
+        1 << 30,
+        "Memory that vLLM takes on a CPU for the contexts of running requests and for shared prefixes. Requests wait "
+        "for each other while it is full. On a GPU, vLLM takes what is free.",
+        unit="bytes",
+        ge=1 << 20,
+    )
     threads: int = setting(1, "CPU threads of the engine.", unit="threads", ge=1)
     device: str = setting(
         "cpu", "Device of the torch engine: `cpu`, `cuda` or `cuda:1`.", pattern=r"^(cpu|cuda(:\d+)?)$"

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _START_S = 600.0  # a large model takes minutes to load
 _STOP_S = 15.0
 _IDLE_S = 15.0  # vLLM keeps idle connections much longer, so that no request meets a closing one
-_CPU_ARGS = ["--enforce-eager", "--dtype", "float32", "--kv-cache-memory-bytes", str(64 * 1024 * 1024)]
+_CPU_ARGS = ["--enforce-eager", "--dtype", "float32"]
 _CPU_ENV = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 URL = "http://vllm"
 """Beginning of every address; the name is not resolved."""
@@ -105,7 +105,7 @@ class VllmProcess:
         if inference.reasoning_parser:
             command += ["--reasoning-parser", inference.reasoning_parser]
         if _on_cpu():
-            command += _CPU_ARGS
+            command += [*_CPU_ARGS, "--kv-cache-memory-bytes", str(inference.kv_cache_bytes)]
         return command + inference.vllm_args
 
     def _environment(self) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from stepstream.services.inference.vllm_adapter_fix import multiply_adapters_by_slot
+from stepstream.services.inference.vllm_seeds import rewind_seeded_requests
 
 
 @dataclass
@@ -41,8 +42,10 @@ class FolderTransferEngine(WeightTransferEngine):  # type: ignore[misc]
 
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
-        if vllm_config.lora_config is not None and device.type == "cpu":
-            multiply_adapters_by_slot()
+        if device.type == "cpu":
+            if vllm_config.lora_config is not None:
+                multiply_adapters_by_slot()
+            rewind_seeded_requests()
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Do nothing."""
