@@ -1,8 +1,8 @@
 """Let vLLM 0.32 rewind the random numbers of a request with a seed on a CPU.
 
 A step that computes only a part of a context samples a token for it too, and drops it. vLLM then sets the generator
-back by an offset, which PyTorch's generators on a CPU do not have: the engine ended. Here the state before the sample is
-restored, so that a seed gives the same tokens however the context was split, also after a swap that recomputes it.
+back by an offset, which PyTorch's generators on a CPU do not have: the engine ended. Here the state before the sample
+is restored, so that a seed gives the same tokens however the context was split, also after a swap that recomputes it.
 """
 
 from collections.abc import Iterator
