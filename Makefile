@@ -68,7 +68,8 @@ PROXY_TESTS := \
 test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTelemetry and the examples only
 	@$(BIN)/pytest $(PROXY_TESTS)
 
-# Tests of what happens between a published version and a recorded token: engines, swaps, tracks, signatures, routing.
+# Tests of what happens between a published version and a recorded token: engines, swaps, tracks, signatures, stores,
+# routing.
 SERVING_TESTS := \
 	tests/contract/test_engine.py \
 	tests/contract/test_swaps_under_load.py \
@@ -84,6 +85,7 @@ SERVING_TESTS := \
 	tests/integration/test_gateway_tracks.py \
 	tests/integration/test_gateway_torch_workers.py \
 	tests/integration/test_learner_process.py \
+	tests/integration/test_versions_on_s3.py \
 	tests/unit/versions \
 	tests/unit/inference
 
