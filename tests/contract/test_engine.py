@@ -42,6 +42,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MAX_LENGTH = 256
 TOLERANCE = 1e-4
 PROMPT = [1, 30, 81, 14, 76, 16, 99]
+SECOND_END = 3
+"""A token that ends a turn by generation_config.json only, as in some instruct models."""
 
 
 @dataclass
@@ -79,6 +81,10 @@ async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     """Start the engine on a version that the learner trained, as a restarted worker does; two models to swap."""
     base = tmp_path_factory.mktemp("models")
     roots = [tiny_model(base / f"root-{seed}", seed) for seed in range(2)]
+    for root in roots:
+        config = json.loads((root / "generation_config.json").read_bytes())
+        ends = [config["eos_token_id"], SECOND_END]
+        (root / "generation_config.json").write_text(json.dumps(config | {"eos_token_id": ends}))
     folders = [trained_version(roots[0], base / "trained-0"), trained_version(roots[1], base / "trained-1")]
     engine = request.param()
     served = Served(engine, folders, [TransformersModel(folder) for folder in folders])
@@ -225,6 +231,12 @@ async def test_length_limits(served: Served) -> None:
             await complete(served.engine, prompt, max_tokens=5)
     with pytest.raises(BadPromptError):
         await complete(served.engine, [1, 100_000], max_tokens=5)
+
+
+async def test_every_end_of_the_generation_config_ends_a_response(served: Served) -> None:
+    await served.load(1)
+    tokens, _, last = await complete(served.engine, PROMPT, max_tokens=5, logit_bias=((SECOND_END, 100.0),))
+    assert (tokens, last.finish_reason) == ([SECOND_END], "stop")
 
 
 async def test_a_stream_has_several_chunks_and_the_same_tokens(served: Served) -> None:
