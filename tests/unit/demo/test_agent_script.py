@@ -1,5 +1,7 @@
 """Test how the demo runs an agent's script, with scripts that answer without a model."""
 
+import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from stepstream.demo.agent_script import AgentScript
 from stepstream.demo.run_stats import Rate
 from stepstream.embedded.errors import StackError
 
+ROOT = Path(__file__).parents[3]
 EVALUATES = """
 import json, sys
 assert "--split=eval" in sys.argv and "--temperature=0" in sys.argv and "--tasks=7" in sys.argv
@@ -73,3 +76,11 @@ def test_a_missing_script_names_its_setting() -> None:
     demo = settings.demo.model_copy(update={"agent": Path("missing.py")})
     with pytest.raises(StackError, match="STEPSTREAM_DEMO_AGENT"):
         AgentScript(settings.model_copy(update={"demo": demo}))
+
+
+def test_the_example_is_short_and_needs_only_the_stock_client() -> None:
+    source = (ROOT / Settings().demo.agent).read_text("utf-8")
+    assert len(source.splitlines()) < 80
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {getattr(node, "module", None) or name.name for node in imports for name in node.names}
+    assert {module.partition(".")[0] for module in modules} - sys.stdlib_module_names == {"openai"}

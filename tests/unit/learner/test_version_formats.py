@@ -12,6 +12,7 @@ from stepstream.core.process import Fatal
 from stepstream.learner.model.checkpoint import describe
 from stepstream.learner.publish import prune_version_cache
 from stepstream.learner.rebuild import rebuild_from
+from stepstream.versions import delta
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import weights_sha256
 from stepstream.versions.signing import create_key
@@ -42,6 +43,9 @@ def test_each_form_is_resumed_from_bit_for_bit_and_serves_the_learner_s_weights(
             torch.testing.assert_close(value, weights[name].bfloat16(), atol=0, rtol=0 if form != "lora" else 1e-2)
     assert [checkpoint["format"] for checkpoint in published] == expected
     assert published == straight.log.sent
+    names = {Path(file["path"]) for checkpoint in published for file in checkpoint["files"]}
+    suffixes = {name.suffix for name in names if name.name != delta.DATA}
+    assert suffixes <= {".json", ".jinja", ".safetensors"}, "no pickle"
     for checkpoint in published[1:3]:
         assert rebuild_from(straight.versions, checkpoint, lambda _positions: straight.records).equal
     remove(published[1]["uri"])
