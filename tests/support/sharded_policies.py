@@ -2,6 +2,7 @@
 
 import os
 import resource
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from labelled_records import attempt, group_of
 from peak_tensors import PeakTensors
 from rank_training import save
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.sequences import TokenSequence
@@ -49,6 +51,27 @@ def trained(folder: Path, target: Path | None, updates: tuple[int, ...], fields:
         save(trainer, folder, target)
     weights = {name: gather_full(weight.detach()).numpy() for name, weight in trainer.policy.weights.items()}
     return {"weights": weights, "norms": [figure["grad_norm"] for figure in figures]}
+
+
+class Collectives(TorchDispatchMode):
+    """Counts the collective operations that this rank takes part in, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.counts[func._opname] += 1
+        return func(*args, **kwargs or {})
+
+
+def collectives_of_a_step(folder: Path, fields: dict[str, Any]) -> dict[str, int]:
+    """Return the collectives of an update with one step and several passes."""
+    trainer = Trainer(folder, config_of(minibatches=1, **fields), folder)
+    with Collectives() as traffic:
+        trainer.update(1, [[attempt(record) for record in group_of(f"{g}", 5)] for g in range(6)], version=1)
+    return dict(traffic.counts)
 
 
 def saved_after_a_fault(folder: Path, target: Path) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from labelled_records import tiny_model
 from ranks import run_in_ranks
-from sharded_policies import config_of, logprobs_of, peak_of_load, trained
+from sharded_policies import collectives_of_a_step, config_of, logprobs_of, peak_of_load, trained
 from tiny_families import FAMILIES, tiny_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -93,6 +93,18 @@ def test_four_ranks_come_near_the_exact_weights(tmp_path: Path, fields: dict[str
     # AdamW's first step moves an adapter's B by the sign of its gradient, however small.
     assert "lora_rank" in fields or close(first, expected, tolerance)
     assert all(close(other, first, 0.0) for other in others)
+
+
+@pytest.mark.slow
+def test_gradients_are_summed_over_all_ranks_once_a_step(tmp_path: Path) -> None:
+    """Each of the two layers, and what lies outside of them, sends one sum."""
+    folder = tiny_model(tmp_path / "0")
+    for found in run_in_ranks(2, collectives_of_a_step, folder, FREE):
+        assert found["_reduce_scatter_base_"] == 3
+    # To save the memory of whole gradients, the ranks of a copy sum in each pass; the copies still sum once.
+    for found in run_in_ranks(4, collectives_of_a_step, folder, FREE | {"shard_ranks": 2, "gradient_sync": "pass"}):
+        assert found["_reduce_scatter_base_"] > 3
+        assert found["allreduce_"] == 3
 
 
 def test_hybrid_sharding_promises_no_bits() -> None:
