@@ -92,12 +92,15 @@ SERVING_TESTS := \
 test-serving: $(VENV)/.dev ## Run the tests of workers, versions and the routing between them only
 	@$(BIN)/pytest $(SERVING_TESTS)
 
-# 20,000 schedules take about 20 minutes.
+# The schedules take about 5 minutes of one core, the faults on a real broker 6 minutes.
 OWNER_SCHEDULES ?= 20000
 
-test-owners: $(VENV)/.dev ## Run many schedules of owners, crashes and pauses of the stream jobs; OWNER_FIRST_SEED= others
+test-owners: export OWNER_FAULT_SECONDS ?= 300
+test-owners: export OWNER_FAULT_RATE ?= 400
+test-owners: $(VENV)/.dev ## Test owners, crashes and pauses of the stream jobs: many schedules, then 5 minutes on a broker
 	@OWNER_SCHEDULES=$(OWNER_SCHEDULES) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --timeout 7200 \
 		tests/unit/jobs/runtime/test_owners.py
+	@$(BIN)/pytest --timeout 7200 tests/faults/test_owners_killed.py
 
 lint: $(VENV)/.dev prose ## Check style, words and layering
 	@echo "== style"

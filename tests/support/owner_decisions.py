@@ -56,7 +56,7 @@ class Decisions:
         self._read = len(self._log)
 
     def make_label(self, settings: Settings) -> Label:
-        configured = LabelSettings(keep_days=100_000, idle_timeout_s=self._idle_timeouts_s[-1])
+        configured = LabelSettings(idle_timeout_s=self._idle_timeouts_s[-1])
         return Label(settings.model_copy(update={"label": configured}), _Policies(self), _Specs(self))
 
     @property

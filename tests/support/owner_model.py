@@ -8,6 +8,7 @@ partitions.
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from stepstream.jobs.runtime.transaction import Refused
 from stepstream.versions.store import write_file
 
 T0_MS = 1_760_000_100_000
+"""Time at which a log begins."""
+DAY_MS = 86_400_000
+"""Longer than the default deadlines."""
 INTERVAL_S = 600.0
 """Seconds between two snapshots."""
 CODEC = LocalCodec()
@@ -73,6 +77,8 @@ class Log:
         """Members of the generation."""
         self.transactions: dict[str, Transaction] = {}
         """The newest transaction of each transactional id."""
+        self.now_ms = T0_MS
+        """The clock of the brokers and of all workers."""
         self.epochs: dict[str, int] = {}
 
     def partition_of(self, key: str) -> int:
@@ -81,7 +87,7 @@ class Log:
     def append(self, topic: str, key: str, value: bytes, state: str = "committed") -> Entry:
         number = self.partition_of(key)
         entries = self.topics.setdefault((topic, number), [])
-        entry = Entry(Record(topic, number, len(entries), T0_MS + len(entries), key.encode(), value), state)
+        entry = Entry(Record(topic, number, len(entries), self.now_ms, key.encode(), value), state)
         entries.append(entry)
         return entry
 
@@ -236,6 +242,11 @@ class Publisher:
             raise Fatal("the broker ended the transaction")
 
 
+@cache
+def _default_settings() -> Settings:
+    return Settings()
+
+
 class Worker:
     """A worker of one job; it survives its processes."""
 
@@ -263,7 +274,7 @@ class Worker:
         snapshots = str(self._folder / "snapshots")
         folder = self._folder / f"{self.name}-{self.losses}"
         fields: dict[str, Any] = {"state": folder, "snapshots": snapshots, "snapshot_interval_s": INTERVAL_S}
-        configured = Settings(jobs=JobsSettings(**fields | self.settings))
+        configured = _default_settings().model_copy(update={"jobs": JobsSettings(**fields | self.settings)})
         job = self._make_job(configured)
         self.state = folder / job.name
         self.inputs = tuple(job.inputs)
@@ -272,7 +283,7 @@ class Worker:
             patch.setattr(processor, "LogReader", lambda *_: Reader(self.log, self.outcome))
             patch.setattr(processor, "TransactionalPublisher", self._publisher)
             patch.setattr(processor, "SnapshotWriter", self._snapshot_writer)
-            self.processor = FoldProcessor(configured, job, lambda: False)
+            self.processor = FoldProcessor(configured, job, lambda: False, lambda: self.log.now_ms)
         self.member = self.assigned = None
 
     @property

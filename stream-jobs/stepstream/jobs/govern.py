@@ -42,11 +42,13 @@ class Govern:
         policies: PolicySource,
         erased: Callable[[str, str, int], bool],
         wait_until_ready: Callable[[], None] = lambda: None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        """`erased` as in `GovernFold`; `wait_until_ready` blocks until the policies are read."""
+        """`erased` and `now_us` as in `GovernFold`; `wait_until_ready` blocks until the policies are read."""
         self.max_event_bytes: int | None = settings.govern.max_event_bytes
         self._settings, self._person_days = settings.govern, settings.label.keep_days
         self._policies, self._erased, self._wait_until_ready = policies, erased, wait_until_ready
+        self._now_us = now_us
 
     def fold(self, state: PartitionState) -> GovernFold:
         """Build the fold of one partition; block until the policies are read."""
@@ -55,7 +57,7 @@ class Govern:
             self._policies,
             dedup_days=self._settings.dedup_days,
             max_future_s=self._settings.max_future_s,
-            now_us=lambda: time.time_ns() // 1000,
+            now_us=self._now_us,
             erased=self._erased,
             persons=TrajectoryPersons(self._person_days),
         )

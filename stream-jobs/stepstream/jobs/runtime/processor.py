@@ -50,8 +50,14 @@ class _Batch:
 class FoldProcessor:
     """Processes the fetches of a fold job. All methods run in one thread."""
 
-    def __init__(self, settings: Settings, job: FoldJob, cancelled: Callable[[], bool]) -> None:
-        self._job = job
+    def __init__(
+        self,
+        settings: Settings,
+        job: FoldJob,
+        cancelled: Callable[[], bool],
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._job, self._now_ms = job, now_ms
         self._id = f"{job.name}@{job.version}"
         self._cancelled = cancelled
         self._codec = sealing_codec(settings, keep_arrays=True)
@@ -68,6 +74,7 @@ class FoldProcessor:
             job.version,
             settings.jobs.snapshot_keep,
             lambda: self._closed,
+            now_ms,
         )
         self._snapshots = SnapshotWriter(snapshots, folder, settings.jobs.snapshot_interval_s)
         self._recovery = Recovery(
@@ -155,7 +162,7 @@ class FoldProcessor:
             positions |= {(topic, number): offset for topic, offset in position.items()}
             ticks[first, number] = str(batch.ticks)
         self._publisher.commit(outputs, committed_offsets(positions, ticks), self._member)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._now_ms()
         for batch in batches:
             batch.partition.state.write(batch.changes, batch.position, now_ms, batch.ticks)
             batch.out.apply_counts()
@@ -196,7 +203,7 @@ class FoldProcessor:
         """
         if self._member is None:
             return
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._now_ms()
         with self._dropping_partitions():
             batches = []
             for tick in self._ticks.run(self._partitions.values(), now_ms):

@@ -86,9 +86,10 @@ class PartitionState:
 
     def reset(self, identity: str) -> None:
         """Delete everything; `identity` names the log from which the state is folded next."""
-        self._db.close()
-        shutil.rmtree(self.folder)
-        self._db = _open(self.folder)
+        if next(self.scan(b""), None) is not None:
+            self._db.close()
+            shutil.rmtree(self.folder)
+            self._db = _open(self.folder)
         self.identity, self.position, self.written_ms, self.ticks = identity, Position(), 0, 0
         self._db.put(_OFFSETS, self._encode_position())
 

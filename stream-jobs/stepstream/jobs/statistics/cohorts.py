@@ -1,13 +1,12 @@
 """Sum up trajectories by cohort. A newer revision replaces the contribution of the older one. Pure.
 
 Rewards and times are integers (billionths, microseconds). Unlike floating-point sums, they do not depend on the order
-of
-addition: a rebuild gives the same figures to the last bit.
+of addition: a rebuild gives the same figures to the last bit.
 """
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
-from typing import Self
+from operator import add, neg
+from typing import NamedTuple
 
 from stepstream.topics.events import LabeledTrajectory
 
@@ -17,8 +16,7 @@ TIME_UNIT = 1_000
 """Units of `Sums.duration` in a millisecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cohort:
+class Cohort(NamedTuple):
     """Properties by which trajectories are compared; `tool` empty: whole trajectories."""
 
     agent: str
@@ -29,8 +27,7 @@ class Cohort:
     tool: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """Totals of a cohort; `reward` in `REWARD_UNIT`, `duration` in `TIME_UNIT`."""
 
     trajectories: int = 0
@@ -45,11 +42,13 @@ class Sums:
     reward: int = 0
     duration: int = 0
 
-    def __add__(self, other: Self) -> "Sums":
-        return Sums(*(left + right for left, right in zip(astuple(self), astuple(other), strict=True)))
+    def plus(self, other: "Sums") -> "Sums":
+        """Return the totals of both."""
+        return Sums(*map(add, self, other))
 
-    def __neg__(self) -> "Sums":
-        return Sums(*(-value for value in astuple(self)))
+    def negated(self) -> "Sums":
+        """Return what removes these totals when added."""
+        return Sums(*map(neg, self))
 
 
 def contributions(label: LabeledTrajectory) -> Iterator[tuple[Cohort, Sums]]:

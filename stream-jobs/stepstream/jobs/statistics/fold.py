@@ -1,7 +1,6 @@
 """Fold labelled trajectories into statistics of each trajectory and cohort: the fold of the `measure` job."""
 
 import hashlib
-from dataclasses import asdict, astuple
 from typing import Any, cast
 
 import orjson
@@ -54,15 +53,15 @@ class MeasureFold:
         adds = list(contributions(label))
         window = window_of(record, changes, out)
         counted = self._components.replace(label, before.get("counted"), record, window, changes, out)
-        now = {"adds": [[astuple(c), astuple(s)] for c, s in adds], "counted": counted}
+        now = {"adds": [[tuple(c), tuple(s)] for c, s in adds], "counted": counted}
         changes.put(key, orjson.dumps({"revision": revision, "label": label_id} | now))
         self._expiry.touch([key], record.timestamp_ms, changes, out, "trajectory")
         self._changed_ms = record.timestamp_ms
         difference: dict[Cohort, Sums] = {}
         for cohort, sums in before["adds"]:
-            difference[Cohort(*cohort)] = -Sums(*sums)
+            difference[Cohort(*cohort)] = Sums(*sums).negated()
         for cohort, sums in adds:
-            difference[cohort] = difference.get(cohort, Sums()) + sums
+            difference[cohort] = difference.get(cohort, Sums()).plus(sums)
         for cohort, sums in difference.items():
             self._add(cohort, sums, record, label, window, changes, out)
         whole, whole_sums = adds[0]
@@ -99,13 +98,13 @@ class MeasureFold:
         changes: Changes,
         out: Outputs,
     ) -> None:
-        identity = orjson.dumps(window.identity(astuple(cohort), record.partition)).decode()
+        identity = orjson.dumps(window.identity(cohort, record.partition)).decode()
         key = window.key("cohort", _digest(identity))
         packed = changes.get(key)
         if packed is None:
             window.count("cohort", changes, out)
-        total = sums if packed is None else Sums(*orjson.loads(packed)) + sums
-        changes.put(key, orjson.dumps(astuple(total)))
+        total = sums if packed is None else Sums(*orjson.loads(packed)).plus(sums)
+        changes.put(key, orjson.dumps(tuple(total)))
         self._snapshots[key] = _snapshot("cohort", identity, cohort, total, record, label, None)
 
 
@@ -118,7 +117,7 @@ def _snapshot(
     label: LabeledTrajectory,
     trajectory_id: str | None,
 ) -> TrajectoryStats:
-    counts = asdict(sums)
+    counts = sums._asdict()
     reward, duration = counts.pop("reward"), counts.pop("duration")
     version = record.offset + 1
     return new_trajectory_stats(
@@ -129,7 +128,7 @@ def _snapshot(
         partition=record.partition,
         version=version,
         trajectory_id=trajectory_id,
-        **asdict(cohort),
+        **cohort._asdict(),
         **counts,
         reward_sum=reward / REWARD_UNIT,
         duration_ms_sum=duration / TIME_UNIT,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from owner_model import CODEC, Log, Worker
+from owner_model import CODEC, DAY_MS, Log, Worker
 from prometheus_client import REGISTRY
 from stream_records import as_governed, make_ending, make_steps
 
@@ -63,6 +63,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     for name in (POISON, SOUND):
         for step in make_steps(name, 2):
             append(worker.log, STEPS, step)
+    worker.log.now_ms += DAY_MS
     deliver_all(worker)
     yield worker
     worker.kill()

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from owner_model import CODEC, Entry, Log, Worker
+from owner_model import CODEC, DAY_MS, Entry, Log, Worker
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
 from stepstream.core.process import Fatal
@@ -95,6 +95,7 @@ def test_an_idle_partition_behind_offsets_without_a_record_decides_its_deadlines
     if ending == "aborted record":
         worker.log.append(STEPS, "a", b"", "aborted")
     worker.log.topics[STEPS, 0].append(Entry(None, "committed"))
+    worker.log.now_ms += DAY_MS
     worker.own()
     deliver_all(worker)
     assert worker.processor is not None
@@ -107,6 +108,7 @@ def test_no_deadline_is_decided_while_an_open_transaction_may_hold_a_record(work
     for step in make_steps("a", 2):
         append(worker.log, STEPS, as_governed(step))
     pending = worker.log.append(STEPS, "a", worker.log.read(STEPS, 0, 1)[0].value or b"", "open")
+    worker.log.now_ms += DAY_MS
     worker.own()
     deliver_all(worker)
     assert worker.processor is not None
