@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +32,9 @@ from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 0.1
+_POLL_S = 0.5
+"""Longest delay of `close` and of `wait_current`; a record ends a wait at once."""
+_BATCH = 1000
 _RETRY_S = 0.5
 _CALL_S = 5.0
 _WAIT_S = 1.0
@@ -123,8 +125,7 @@ class Table(AbstractContextManager["Table"]):
 
     def close(self) -> None:
         """Stop the thread."""
-        self._closing.set()
-        self._thread.join()
+        close_all([self])
 
     def _add_waiter(self) -> "_Waiter":
         waiter = _Waiter()
@@ -174,7 +175,7 @@ class Table(AbstractContextManager["Table"]):
             position = 0
             while not self._closing.is_set():
                 changed = False
-                for message in consumer.consume(1000, _POLL_S):
+                for message in _messages(consumer):
                     position = max(position, _next_offset(message))
                     changed |= self._apply(message, codec)
                 if not self._current and position >= end:
@@ -272,6 +273,20 @@ def wait_all_current(tables: Iterable[Table], timeout_s: float) -> bool:
     until = time.monotonic() + timeout_s
     waiters = [table._add_waiter() for table in tables]
     return all(waiter.done.wait(max(0.0, until - time.monotonic())) for waiter in waiters)
+
+
+def close_all(tables: Sequence[Table]) -> None:
+    """Stop the threads of tables; they end at the same time."""
+    for table in tables:
+        table._closing.set()
+    for table in tables:
+        table._thread.join()
+
+
+def _messages(consumer: Consumer) -> list[Message]:
+    """Return what was fetched; wait for the first message. `consume` alone would wait for a full batch."""
+    first = consumer.poll(_POLL_S)
+    return [] if first is None else [first, *consumer.consume(_BATCH, 0)]
 
 
 class _Waiter:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from stepstream.config import Settings
-from stepstream.topics.table import RejectionOf, Table, wait_all_current
+from stepstream.topics.table import RejectionOf, Table, close_all, wait_all_current
 
 _WAIT_S = 1.0
 
@@ -33,8 +33,7 @@ class FollowedTables:
 
     def close(self) -> None:
         """Stop following."""
-        for table in self._tables:
-            table.close()
+        close_all(self._tables)
 
     def _note_changes_of(self, *tables: Table) -> None:
         """From now on, note each change of these tables for `_take_change`."""

@@ -29,7 +29,7 @@ from stepstream.topics.client import wait_for_kafka
 
 log = logging.getLogger(__name__)
 
-_TICK_S = 0.25
+_TICK_S = 0.5
 _STOP_S = 5.0
 
 
@@ -53,7 +53,7 @@ class Processor(Protocol):
         ...
 
     def tick(self) -> None:
-        """Take decisions in time; called four times a second; raises as `process`."""
+        """Take decisions in time; called twice a second; raises as `process`."""
         ...
 
     def shut_down(self) -> None:
@@ -123,7 +123,7 @@ class JobWorker:
             topics: input topics; those with the same number of partitions are balanced together.
             make: builds the processor from the settings and a function that is true once the work is cancelled.
             batch: largest number of records in a fetch.
-            within_s: longest time to fill a fetch after its first record, in seconds.
+            within_s: longest time for which records wait to fill a fetch, in seconds.
         """
         self._settings, self._stop, self._name = settings, stop, name
         self._revoking = False
