@@ -4,6 +4,8 @@ import asyncio
 import logging
 import signal
 
+import uvloop
+
 from stepstream.config import Settings, SettingsError
 from stepstream.core.process import Fatal, Stop, run, serve_metrics
 from stepstream.jobs.rewards.spec import load_spec
@@ -27,7 +29,8 @@ def main(settings: Settings, stop: Stop) -> None:
     if follows_learner(settings):
         wait_for_kafka(settings.kafka, lambda: bool(stop))
     if not stop:
-        asyncio.run(work(settings))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(work(settings))
 
 
 async def work(settings: Settings) -> None:

@@ -3,10 +3,9 @@
 import asyncio
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from stepstream.config import FleetSettings
 from stepstream.services.fleet.environment import Environment, Message, user
@@ -89,8 +88,8 @@ class Agent:
                     await self._end_without_outcome(attempt, "abandoned", "the fleet was stopped")
                     return
                 message = await self._step(environment, attempt, messages)
-                if not message.tool_calls:
-                    outcome, end = environment.answer(message.content or ""), "terminated"
+                if not message.get("tool_calls"):
+                    outcome, end = environment.answer(message.get("content") or ""), "terminated"
                     break
                 messages += tool_round(environment, message)
         except RequestRejected as error:
@@ -101,7 +100,7 @@ class Agent:
         await self._post_feedback(attempt, {"name": "outcome", "value": outcome}, end)
         attempt.outcome, attempt.end = outcome, end
 
-    async def _step(self, environment: Environment, attempt: Attempt, messages: list[Message]) -> ChatCompletionMessage:
+    async def _step(self, environment: Environment, attempt: Attempt, messages: list[Message]) -> Message:
         headers = self._headers | {
             "x-stepstream-trajectory": attempt.trajectory_id,
             STEP_HEADER: str(attempt.steps),
@@ -117,8 +116,10 @@ class Agent:
             raise
         attempt.steps += 1
         self._metrics.steps.inc()
-        add_versions(attempt, completion)
-        return completion.choices[0].message
+        choice = completion["choices"][0]
+        add_versions(attempt, choice.get("weight_versions") or ())
+        message: Message = choice["message"]
+        return message
 
     async def _end_without_outcome(self, attempt: Attempt, status: Status, reason: str) -> None:
         """End the trajectory by feedback, so that the label job does not wait for an outcome."""
@@ -134,18 +135,18 @@ class Agent:
         attempt.feedback.append(event_id)
 
 
-def tool_round(environment: Environment, message: ChatCompletionMessage) -> list[Message]:
+def tool_round(environment: Environment, message: Message) -> list[Message]:
     """Run the tools that a message calls; return the message and their answers."""
     calls = []
     answers = []
-    for call in message.tool_calls or ():
-        if call.type != "function":
+    for call in message.get("tool_calls") or ():
+        if call["type"] != "function":
             continue
-        name, arguments = call.function.name, call.function.arguments
-        calls.append({"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}})
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        calls.append({"id": call["id"], "type": "function", "function": {"name": name, "arguments": arguments}})
         result = environment.call(name, tool_input(arguments))
-        answers.append({"role": "tool", "tool_call_id": call.id, "content": result.text})
-    return [{"role": "assistant", "content": message.content, "tool_calls": calls}, *answers]
+        answers.append({"role": "tool", "tool_call_id": call["id"], "content": result.text})
+    return [{"role": "assistant", "content": message.get("content"), "tool_calls": calls}, *answers]
 
 
 def tool_input(arguments: str) -> str:
@@ -158,9 +159,9 @@ def tool_input(arguments: str) -> str:
     return argument if isinstance(argument, str) else arguments
 
 
-def add_versions(attempt: Attempt, completion: ChatCompletion) -> None:
-    """Extend the attempt's range of policy versions by those that sampled the completion."""
-    for span in (completion.choices[0].model_extra or {}).get("weight_versions") or ():
+def add_versions(attempt: Attempt, spans: Iterable[Mapping[str, Any]]) -> None:
+    """Extend the attempt's range of policy versions by those of a completion's spans."""
+    for span in spans:
         version = span["version"]
         attempt.version_min = version if attempt.version_min is None else min(attempt.version_min, version)
         attempt.version_max = version if attempt.version_max is None else max(attempt.version_max, version)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
-from httpx2 import ConnectError, ConnectTimeout
+import orjson
+from httpx2 import ConnectError, ConnectTimeout, Response
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHttpClient
-from openai.types.chat import ChatCompletion
 
 from stepstream.config import FleetSettings
 
@@ -62,26 +62,25 @@ class GatewayClient:
         tools: list[dict[str, Any]],
         headers: Mapping[str, str],
         temperature: float,
-    ) -> ChatCompletion:
-        """Return the model's answer to one call.
+    ) -> dict[str, Any]:
+        """Return the JSON of the model's answer to one call.
 
         Raises:
             RequestRejected: the model's server answered with a status from 400 to 499.
             AttemptLost: no answer came in time; `RecordedFailure` if the failure is a recorded step.
         """
         deadline = time.monotonic() + self._settings.gateway_deadline_s
+        body = {"model": self._settings.model, "messages": messages, "tools": tools, "temperature": temperature}
+        content = orjson.dumps(body | {"max_tokens": self._settings.max_tokens})
         while True:
             try:
-                return await self._openai.chat.completions.create(
-                    model=self._settings.model,
-                    messages=[],
-                    temperature=temperature,
-                    max_tokens=self._settings.max_tokens,
-                    extra_headers=headers,
-                    # The client would transform `messages` and `tools` field by field in each call, about half of
-                    # the agents' processor time. It sends the extra body unchanged.
-                    extra_body={"messages": messages, "tools": tools},
+                # `chat.completions.create` would transform the request and build the answer's models field by field,
+                # about half of the agents' processor time.
+                response = await self._openai.post(
+                    "/chat/completions", content=content, cast_to=Response, options={"headers": headers}
                 )
+                answer: dict[str, Any] = orjson.loads(response.content)
+                return answer
             except APIConnectionError as error:
                 if not isinstance(error.__cause__, ConnectError | ConnectTimeout):
                     raise AttemptLost(
