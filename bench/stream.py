@@ -9,18 +9,21 @@ as the loop, which runs right before and (unless --quick) right after it, since 
 label (which also read the feedback), labelled trajectories for measure, rows of all topics for the sink (`store`). Both
 rates leave out the first batch, which includes the start of the process.
 
-Rows. `ratio_store` compares the sink's rows with a plain loop that inserts the same rows into the same tables, built
-before: it has no decoding, no broker and no commit.
+The loop decodes and encodes every array, and the jobs pass encoded arrays on. So a ratio may exceed 1.
 
-Idle. `idle_cpu_share` is the CPU time of an idle worker per second, the largest of govern, label, measure and sink.
+Rows. `ratio_store` compares the sink's rows with a plain loop that consumes the same records in batches, decodes them,
+builds their rows and inserts these into the same tables; it commits nothing. `ratio_store_insert` compares them with a
+loop that only inserts rows built before, without a broker.
+
+Idle. `idle_cpu_share` is the CPU time of an idle worker per second, the largest of all jobs.
 
 Latency. At 500 steps a second, from `produce` to the arrival of the result: the governed step; the label, from the
-feedback that ends its trajectory; the trajectory's statistics, from its label.
+feedback that ends its trajectory; the trajectory's statistics, from its label, while `label` runs too. The first second
+is a warm-up.
 """
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,11 +34,21 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from streams import plain_loop
-from streams.arrivals import PACE, Follower, event_id, latency, paced, stats_key, trajectory_id
-from streams.insert_loop import insert_rate
+from streams.arrivals import (
+    PACE,
+    Follower,
+    after_warm_up,
+    event_id,
+    latency,
+    paced,
+    percentiles,
+    stats_key,
+    trajectory_id,
+)
+from streams.insert_loop import insert_rate, plain_rate
 from streams.plain_loop import LOOP_TOPIC
 from streams.traffic import STEPS_OF_ONE, governed
-from streams.workers import Bench, is_idle, wait_for
+from streams.workers import JOBS, Bench, is_idle, wait_for
 
 from stepstream.config import load
 from stepstream.embedded.addresses import isolated
@@ -77,9 +90,10 @@ def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
         rate = job.rate(stored, everything)
         cpu, rss = job.cost()
     results["store"] = {"rate": rate, "cpu_s": cpu, "rss_mb": rss}
-    loop, count = insert_rate(bench.settings, bench.codec, stored)
-    row_rate = rate * count / everything
+    inserted, count = insert_rate(bench.settings, bench.codec, stored)
+    row_rate, loop = rate * count / everything, plain_rate(bench.settings, bench.codec, stored)
     results["store"] |= {"rows": row_rate, "loop_rows": loop, "ratio": row_rate / loop}
+    results["store"] |= {"insert_rows": inserted, "ratio_insert": row_rate / inserted}
     print_rate("store", results["store"])
     return results
 
@@ -87,7 +101,7 @@ def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
 def measure_idle(bench: Bench) -> dict[str, float]:
     """Measure the share of one core that an idle worker of each job takes; all run together."""
     with ExitStack() as stack:
-        jobs = {name: stack.enter_context(bench.job(name)) for name in ("govern", "label", "measure", "sink")}
+        jobs = {name: stack.enter_context(bench.job(name)) for name in JOBS}
         for job in jobs.values():
             job.wait_ready()
             wait_for(partial(is_idle, job))
@@ -152,8 +166,9 @@ def measure_latency(bench: Bench) -> dict[str, tuple[float, float]]:
                 sent = paced(bench, "lat3", governed_all)
                 wait_for(lambda: stats.arrived.keys() >= sent.keys() and labels.arrived.keys() >= sent.keys())
             # A label reaches this process and `measure` at about the same time, so the difference is measure's latency.
-            times = sorted((stats.arrived[name] - labels.arrived[name]) * 1000 for name in sent)
-            results["measure"] = statistics.median(times), times[int(len(times) * 0.99)]
+            results["measure"] = percentiles(
+                (stats.arrived[name] - labels.arrived[name]) * 1000 for name in after_warm_up(sent)
+            )
     return results
 
 

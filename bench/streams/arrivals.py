@@ -4,7 +4,7 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import Consumer
 
@@ -71,13 +71,23 @@ def paced(bench: Bench, name: str, send: Callable[[list[events.Step], events.Fee
 
 
 def latency(bench: Bench, name: str, follower: Follower, send: Callable[..., str]) -> tuple[float, float]:
-    """Return p50 and p99 in milliseconds without the first second, the warm-up."""
+    """Return p50 and p99 in milliseconds after the warm-up."""
     with follower:
         sent = paced(bench, name, send)
         wait_for(lambda: follower.arrived.keys() >= sent.keys())
+    return percentiles((follower.arrived[i] - sent[i]) * 1000 for i in after_warm_up(sent))
+
+
+def after_warm_up(sent: dict[str, float]) -> list[str]:
+    """Return the ids that were sent after the first second."""
     start = min(sent.values()) + 1.0
-    times = sorted((follower.arrived[i] - at) * 1000 for i, at in sent.items() if at >= start)
-    return statistics.median(times), times[int(len(times) * 0.99)]
+    return [result_id for result_id, at in sent.items() if at >= start]
+
+
+def percentiles(values: Iterable[float]) -> tuple[float, float]:
+    """Return p50 and p99."""
+    ordered = sorted(values)
+    return statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
 
 
 def event_id(value: bytes) -> str:

@@ -23,6 +23,8 @@ from streams import plain_loop
 from streams.traffic import STEPS_OF_ONE, trajectory
 
 TIMEOUT_S = 120.0
+JOBS = ("govern", "label", "measure", "sink", "watch", "curate", "verify", "judge")
+"""All jobs but `inspect`, which needs a language model; it has the runtime and fewer tables than `govern`."""
 
 
 class Bench:
@@ -34,7 +36,7 @@ class Bench:
         self.trajectories = 1_200 if quick else 10_000
         self.quick = quick
         self.seconds = 2.0 if quick else 20.0
-        self.idle_s = 5.0 if quick else 20.0
+        self.idle_s = 5.0 if quick else 60.0
         self.codec = Codec(self.settings)
         self.producer = EventProducer(self.settings.kafka, self.codec, "bench/1", linger_ms=5)
         self.rng = random.Random(0)
@@ -82,6 +84,19 @@ class Bench:
         """Return the environment of a child process."""
         return os.environ | environment_of(self.settings) | {"OMP_NUM_THREADS": "1"} | more
 
+    def _job_settings(self) -> dict[str, str]:
+        """Return settings without which `verify` and `judge` do not start. No step is verified or judged."""
+        file = self.folder / "verify.toml"
+        lines = ["[[verification]]", 'name = "none"', 'verifier = "exact"', 'environments = ["none"]']
+        file.write_text("\n".join([*lines, 'expected = "none.jsonl"']))
+        (self.folder / "none.jsonl").write_text("")
+        return {
+            "STEPSTREAM_VERIFY_FILE": str(file),
+            "STEPSTREAM_JUDGE_URL": "http://127.0.0.1:1/v1",
+            "STEPSTREAM_JUDGE_MODEL": "none",
+            "STEPSTREAM_JUDGE_AGENTS": "none",
+        }
+
     @contextmanager
     def job(self, name: str) -> "Iterator[Job]":
         """Run one worker of the job `stepstream.jobs.NAME`."""
@@ -89,7 +104,7 @@ class Bench:
         with open(self.folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", f"stepstream.jobs.{name}"],
-                env=self.environment(STEPSTREAM_METRICS_PORT=str(port)),
+                env=self.environment(STEPSTREAM_METRICS_PORT=str(port), **self._job_settings()),
                 stderr=log,
             )
         try:
