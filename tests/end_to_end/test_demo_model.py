@@ -3,28 +3,30 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
 from stack_fixtures import with_long_deadlines, with_settings
-from waiting import wait_until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
 from stepstream.demo.configuration import demo_settings
-from stepstream.demo.model_run import without_fleet
 from stepstream.demo.run_stats import RunStats
 from stepstream.embedded.addresses import isolated
-from stepstream.embedded.stack import Stack
 
 pytestmark = pytest.mark.vllm
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text("utf-8"), re.DOTALL)
+PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+(START,) = re.findall(r"```console\n(.*?)\n```", PAGE, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
 AGENT = ".venv/bin/python examples/python/house_agent.py"
 TASKS = 4
@@ -32,15 +34,40 @@ TASKS = 4
 
 @pytest.fixture(scope="module")
 def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    profile = isolated(with_long_deadlines(demo_settings("demo_model.toml")), tmp_path_factory.mktemp("model"))
+    """Settings of the tutorial's stack, which runs."""
+    profile_of_demo = demo_settings("demo_model.toml")
     small = with_settings(
-        profile,
+        isolated(with_long_deadlines(profile_of_demo), tmp_path_factory.mktemp("model")),
         stack={"start_deadline_s": 900.0},  # vLLM's start on a busy machine
         broker={"home": base_settings.broker.home},
         learner={"groups_per_update": 1},
     )
-    with Stack(small, without_fleet(small)) as stack:
-        yield stack.settings
+    log = small.paths.data / "up.log"
+    with log.open("wb") as sink, stack_of_the_tutorial(profile_of_demo, small, sink) as stack:
+
+        def is_up() -> bool:
+            assert stack.poll() is None, log.read_text()
+            return "Ctrl-C stops everything" in log.read_text()
+
+        wait_until(is_up, log.read_text, small.stack.start_deadline_s)
+        yield small
+    assert stack.returncode == 0, log.read_text()
+
+
+@contextmanager
+def stack_of_the_tutorial(profile: Settings, own: Settings, log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command that starts the tutorial's stack, with variables for what differs from its profile."""
+    assignment, *words = START.split()
+    variable, file = assignment.split("=")
+    changed = dict(environment_of(own).items() - environment_of(profile).items())
+    environment = {**os.environ, **changed, variable: file}
+    command = command_line(" ".join(words), own)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(TIMEOUT_S)
 
 
 def command_line(command: str, settings: Settings) -> list[str]:
@@ -80,6 +107,7 @@ def background(command: str, settings: Settings) -> Iterator[subprocess.Popen[by
 
 def test_the_tutorial_names_commands_of_each_kind() -> None:
     assert COMMANDS[0] == "make demo-model"
+    assert START.endswith(".venv/bin/stepstream up --no-fleet")
     assert COMMANDS[1].startswith(f"{AGENT} --split eval")
     assert COMMANDS[2] == AGENT
     assert {"promote", "canary", "rollback", "follow"} <= {line.split()[2] for line in COMMANDS[3:]}
