@@ -58,6 +58,7 @@ PROXY_TESTS := \
 	tests/integration/test_gateway_anthropic.py \
 	tests/integration/test_gateway_responses.py \
 	tests/integration/test_gateway_upstreams.py \
+	tests/integration/test_hostile_peers.py \
 	tests/integration/test_examples.py \
 	tests/integration/test_otlp_instrumentations.py \
 	tests/integration/test_schema_evolution.py \

@@ -58,6 +58,12 @@ class ServiceProcess:
         return self._process.poll()
 
     @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log_text(self) -> str:
         """Log of all starts."""
         return self._log.read_text()

@@ -88,6 +88,15 @@ class GatewaySettings(Section):
     upstream_silence_s: float = setting(
         600.0, "Time without a byte after which the gateway gives up a worker's response.", unit="s", gt=0
     )
+    answer_mb: int = setting(64, "Largest answer or stream of an upstream; a larger one is cut.", unit="MB", ge=1)
+    proxy: SecretStr = setting(
+        SecretStr(""),
+        "Proxy for calls to providers, as http://user:password@host:port; never printed. Empty: `HTTP_PROXY`, "
+        "`HTTPS_PROXY` and `NO_PROXY` of the environment. Calls to workers and to loopback addresses use none.",
+    )
+    ca_file: Path | None = setting(
+        None, "File of certificate authorities (PEM) that upstreams may use besides the system's."
+    )
     spool: Path | None = setting(
         None, "Folder of events that Kafka has not acknowledged yet; default: `DATA/spool/gateway`."
     )

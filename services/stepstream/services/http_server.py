@@ -5,6 +5,8 @@ uvicorn has no limit of headers and bodies, and no deadline but that of an idle 
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -138,14 +140,18 @@ class LimitedProtocol(HttpToolsProtocol):
                 return
         if now < self._deadline or self.flow.read_paused:
             return
-        if self._lingering or not (self._in_head or self._in_body):
+        if self._lingering:
             self.cut()
+        elif not (self._in_head or self._in_body):
+            self.transport.close()
         else:
             part, limit = ("head", self._limits.header_s) if self._in_head else ("body", self._limits.body_s)
             self._refuse(408, f"the request's {part} did not arrive within {limit:g} s")
 
     def cut(self) -> None:
-        """Close at once."""
+        """Close at once, and drop what the caller has not taken; the kernel would keep it for minutes."""
+        reset_at_close = struct.pack("ii", 1, 0)
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset_at_close)
         self.transport.abort()
 
     # httptools.HttpRequestParser

@@ -18,8 +18,7 @@ from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.calls import CallHandler
 from stepstream.services.gateway.context.saved_responses import EncryptedStore, SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
-from stepstream.services.gateway.http.client import Origin, Reply
-from stepstream.services.gateway.http.connection import ConnectionLost
+from stepstream.services.gateway.http.client import ConnectionLost, Reply
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
@@ -114,7 +113,7 @@ class Stub:
             events = [corrupt(event, self.random) for event in EVENTS[protocol]]
             self.chunks = [b"data: %b\n\n" % orjson.dumps(event) for event in events]
             stub: Any = self
-            return Reply(200, [], self.chunks.pop(0), upstream, stub, Origin.of("http://u"), stub)
+            return Reply(200, [], self.chunks.pop(0), upstream, stub)
         return Reply(200, [], orjson.dumps(corrupt(REPLIES[protocol], self.random)), upstream)
 
     async def read(self) -> bytes:
@@ -123,10 +122,10 @@ class Stub:
         return self.chunks.pop(0) if self.chunks else b""
 
     @property
-    def drained(self) -> bool:
+    def complete(self) -> bool:
         return not self.chunks and self.random.random() < 0.5  # the end may come with the last bytes
 
-    def release(self, *_: Any) -> None:
+    def close(self) -> None:
         pass
 
     def publish_all(self, events: Sequence[Event]) -> None:

@@ -1,9 +1,13 @@
 """Each upstream gets the headers and credentials that are meant for it, and never an API key of Stepstream."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from stepstream.config import GatewaySettings, ProviderSettings, SettingsError, effective, environment_of, load
 from stepstream.services.gateway.api_keys import credentials_of
+from stepstream.services.gateway.http.client import Origin
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.upstreams import Provider, Workers
 
@@ -21,7 +25,7 @@ INCOMING = [
 
 
 def provider(settings: ProviderSettings) -> Provider:
-    return Provider(settings, 1.0, None, Metrics())  # type: ignore[arg-type]
+    return Provider(settings, 1.0, cast(Any, SimpleNamespace(origin=Origin.of)), Metrics())
 
 
 def test_a_provider_gets_the_callers_headers_except_those_of_connection_and_gateway() -> None:

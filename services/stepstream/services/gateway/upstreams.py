@@ -16,8 +16,15 @@ import orjson
 from stepstream.config import GatewaySettings, ProviderSettings
 from stepstream.services.gateway.api_keys import Credentials
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
-from stepstream.services.gateway.http.client import FAULTS, HOP_BY_HOP, HttpClient, Origin, Reply, Unreachable
-from stepstream.services.gateway.http.connection import ReplyTimeout
+from stepstream.services.gateway.http.client import (
+    FAULTS,
+    HOP_BY_HOP,
+    HttpClient,
+    Origin,
+    Reply,
+    ReplyTimeout,
+    Unreachable,
+)
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import ProtocolName
 from stepstream.services.gateway.routing import ProviderRoutes
@@ -191,7 +198,7 @@ class Provider:
         self.gives_tokens = settings.gives_tokens
         self.plain_logprobs = False
         self.upstream = Upstream(settings.base_url.rstrip("/") + settings.path_prefix.rstrip("/"))
-        self._origin = Origin.of(self.upstream.url)
+        self._origin = client.origin(self.upstream.url)
         self._key = settings.api_key.get_secret_value().strip().encode() if settings.api_key is not None else b""
         self._deadline_s = deadline_s
         self._client = client
@@ -261,7 +268,7 @@ class Upstreams:
     """All targets, by model and protocol. Create it inside the event loop, and close it."""
 
     def __init__(self, settings: GatewaySettings, metrics: Metrics) -> None:
-        self._client = HttpClient(settings.upstream_silence_s)
+        self._client = HttpClient(settings)
         self.workers = Workers(settings, self._client, metrics)
         self.providers = {
             provider.name: Provider(provider, settings.upstream_deadline_s, self._client, metrics)

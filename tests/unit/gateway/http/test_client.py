@@ -1,17 +1,34 @@
 """The client handles all framings of bodies, persistent connections, and every way in which a server disconnects."""
 
 import asyncio
-import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from waiting import TIMEOUT_S
 
-from stepstream.services.gateway.http.client import HttpClient, Origin, Reply, StreamInterrupted, Unreachable
-from stepstream.services.gateway.http.connection import BUFFER_BYTES, ConnectionLost, ReplyTimeout
+from stepstream.config import load
+from stepstream.services.gateway.http.client import (
+    ConnectionLost,
+    HttpClient,
+    Origin,
+    Reply,
+    ReplyTimeout,
+    StreamInterrupted,
+    Unreachable,
+)
 from stepstream.services.gateway.worker_pool import Upstream
 
+DAY = timedelta(days=1)
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -31,13 +48,15 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def serving(*answers: bytes | Serve, silence_s: float = TIMEOUT_S) -> AsyncIterator[ScriptedServer]:
+async def serving(
+    *answers: bytes | Serve, tls: ssl.SSLContext | None = None, **settings: Any
+) -> AsyncIterator[ScriptedServer]:
     """Run a server whose n-th answer is the n-th of `answers`: bytes, or a function that writes them."""
     remaining = list(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         scripted.connections += 1
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        try:
             while remaining:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
@@ -48,10 +67,13 @@ async def serving(*answers: bytes | Serve, silence_s: float = TIMEOUT_S) -> Asyn
                 else:
                     writer.write(answer)
                     await writer.drain()
-        writer.close()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client left
+        finally:
+            writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    client = HttpClient(silence_s)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    client = HttpClient(load({}).gateway.model_copy(update={"upstream_silence_s": TIMEOUT_S} | settings))
     scripted = ScriptedServer(client, server.sockets[0].getsockname()[1])
     try:
         yield scripted
@@ -81,9 +103,9 @@ async def test_a_connection_is_reused_and_requests_are_written() -> None:
         assert first.headers == [(b"retry-after", b"3")]
         assert (await up.call("GET", None)).status == 429
         assert up.connections == 1
-        assert up.requests[0].startswith(b"POST /base/v1/x HTTP/1.1\r\nhost: " + up.origin.authority + b"\r\na: b\r\n")
-        assert up.requests[0].endswith(b"content-length: 2\r\n\r\n{}")
-        assert b"content-length" not in up.requests[1]
+        host = up.origin.url.removeprefix("http://").removesuffix("/base").encode()
+        assert up.requests[0] == b"POST /base/v1/x HTTP/1.1\r\nHost: %b\r\na: b\r\nContent-Length: 2\r\n\r\n{}" % host
+        assert up.requests[1] == b"GET /base/v1/x HTTP/1.1\r\nHost: %b\r\na: b\r\n\r\n" % host
 
 
 @pytest.mark.parametrize(
@@ -130,7 +152,7 @@ async def test_a_stream_comes_in_parts_and_its_connection_is_reused() -> None:
 
 async def test_reading_a_fast_stream_pauses_for_a_slow_caller() -> None:
     part = b"x" * 65536
-    parts = 40 * BUFFER_BYTES // len(part)
+    parts = 640
 
     async def stream(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED)
@@ -141,10 +163,11 @@ async def test_reading_a_fast_stream_pauses_for_a_slow_caller() -> None:
 
     async with serving(stream) as up:
         reply = await up.call()
-        while not reply._connection._paused:  # type: ignore[union-attr]
+        content = reply._stream._response.content  # type: ignore[union-attr]
+        while not content._protocol._reading_paused:
             await asyncio.sleep(0)
         waiting = await reply.more()
-        assert 0 < len(waiting) < 4 * BUFFER_BYTES
+        assert 0 < len(waiting) < 16 * len(part)
         assert len(reply.body) + len(waiting) + len((await rest(reply))[len(reply.body) :]) == parts * len(part)
 
 
@@ -170,7 +193,7 @@ async def test_a_silent_upstream_times_out() -> None:
     async def wait(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()  # until the client goes
 
-    async with serving(wait, silence_s=0.05) as up:
+    async with serving(wait, upstream_silence_s=0.05) as up:
         with pytest.raises(ReplyTimeout):
             await up.call()
 
@@ -178,7 +201,7 @@ async def test_a_silent_upstream_times_out() -> None:
         writer.write(CHUNKED + b"3\r\none\r\n")
         await reader.read()
 
-    async with serving(begin, silence_s=0.05) as up:
+    async with serving(begin, upstream_silence_s=0.05) as up:
         reply = await up.call()
         with pytest.raises(StreamInterrupted, match="sent nothing more during its answer") as broke:
             await rest(reply)
@@ -216,6 +239,128 @@ def test_an_address_must_be_http_with_a_host(url: str) -> None:
         Origin.of(url)
 
 
-def test_the_host_header_has_an_unusual_port_and_brackets_around_ipv6() -> None:
-    assert Origin.of("https://host/v1").authority == b"host"
-    assert Origin.of("http://[::1]:8000").authority == b"[::1]:8000"
+@pytest.mark.parametrize("late", [True, False], ids=["idle", "with the answer before"])
+async def test_bytes_that_no_request_asked_for_reach_no_caller(late: bool) -> None:
+    stolen = sized(b"of another caller")
+    resume = asyncio.Event()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sized(b"one") + (b"" if late else stolen))
+        await resume.wait()
+        if late:
+            writer.write(stolen)
+
+    async with serving(serve, sized(b"two")) as up:
+
+        def usable() -> list[object]:
+            pool: Any = up.client._session.connector
+            return [idle for connections in pool._conns.values() for idle, _ in connections if not idle.should_close]
+
+        assert (await up.call()).body == b"one"
+        assert len(usable()) == late
+        resume.set()
+        while usable():
+            await asyncio.sleep(0)
+        assert (await up.call()).body == b"two"
+        assert up.connections == 2
+
+
+@pytest.mark.parametrize("framing", [b"", b"transfer-encoding: chunked\r\n", b"content-length: 99999999\r\n"])
+async def test_an_endless_answer_is_cut(framing: bytes) -> None:
+    cut = asyncio.Event()
+
+    async def endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n")
+        try:
+            while True:
+                writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+                await writer.drain()
+        finally:
+            cut.set()
+
+    async with serving(endless, answer_mb=1) as up:
+        with pytest.raises(ConnectionLost, match="exceeds"):
+            await up.call()
+        await asyncio.wait_for(cut.wait(), TIMEOUT_S)
+
+
+async def test_an_endless_stream_is_cut() -> None:
+    async def endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED)
+        while True:
+            writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+            await writer.drain()
+
+    async with serving(endless, answer_mb=1) as up:
+        reply = await up.call()
+        with pytest.raises(StreamInterrupted, match="exceeds"):
+            await rest(reply)
+        reply.close()
+
+
+@pytest.mark.parametrize("header", [b"a: b\r\n", b"a: " + b"b" * 65536])
+async def test_endless_headers_are_cut(header: bytes) -> None:
+    async def endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            writer.write(header)
+            await writer.drain()
+
+    async with serving(endless) as up:
+        with pytest.raises(ConnectionLost):
+            await up.call()
+
+
+async def test_a_provider_is_called_through_the_proxy_of_the_settings_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "NO_PROXY", "no_proxy", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    async with serving(sized(b"from the proxy"), sized(b"again")) as up:
+        proxy = up.origin.url.removesuffix("/base")
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("no_proxy", "inside.test")
+        assert up.client.origin("http://inside.test").proxy is None
+        assert up.client.origin("http://localhost:8000").proxy is None
+        up.origin = up.client.origin("http://model.test/api")
+        assert (await up.call()).body == b"from the proxy"
+        assert up.requests[0].startswith(b"POST http://model.test/api/v1/x HTTP/1.1\r\nHost: model.test\r\n")
+    async with serving(sized(b"from the proxy")) as up:
+        proxy = up.origin.url.removesuffix("/base").replace("//", "//user:secret@")
+        up.client._proxy = proxy
+        up.origin = up.client.origin("http://model.test")
+        assert (await up.call()).body == b"from the proxy"
+        assert b"proxy-authorization: basic dxnlcjpzzwnyzxq=" in up.requests[0].lower()
+
+
+async def test_a_private_authority_is_trusted_if_the_settings_name_it(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    write_certificate(key, certificate)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with serving(sized(b"secret"), tls=tls, ca_file=certificate) as up:
+        up.origin = Origin.of(up.origin.url.replace("http:", "https:"))
+        assert (await up.call()).body == b"secret"
+    async with serving(tls=tls) as up:
+        up.origin = Origin.of(up.origin.url.replace("http:", "https:"))
+        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED") as error:
+            await up.call()
+        assert isinstance(error.value.__cause__, ssl.SSLError)
+
+
+def write_certificate(key_file: Path, certificate_file: Path) -> None:
+    """Write a key and its own certificate for 127.0.0.1, valid for a day."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+    now = datetime.now(UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - DAY, now + DAY)
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    certificate_file.write_bytes(certificate.public_bytes(encoding))
+    form = serialization.PrivateFormat.PKCS8
+    key_file.write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))

@@ -1,29 +1,44 @@
-"""Call upstreams over persistent HTTP/1.1 connections; return answers whole, or as event streams.
+"""Call upstreams with aiohttp; return answers whole, or as event streams, both up to a size.
 
-A general HTTP client takes a quarter of a call's processor time: see docs/decisions/http-client.md.
+See docs/decisions/http-client.md for the choice of the library.
 """
 
-import asyncio
 import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Any, Protocol
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-from stepstream.services.gateway.http.connection import Connection, ConnectionLost, Headers, ReplyTimeout
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from stepstream.config import GatewaySettings
 
 CONNECT_S = 5.0
 """Timeout of a new connection."""
 IDLE_S = 15.0
 """Lifetime of an idle connection: shorter than servers allow, so that they rarely close one during a call."""
-SWEEP_S = 0.5
-"""Interval of checks for silent calls and idle connections."""
+HEADER_BYTES = 32 * 1024
+"""Largest header of an answer; it may have 128."""
+
+Headers = list[tuple[bytes, bytes]]
 
 
 class Unreachable(OSError):
     """No connection could be made, so nothing was sent."""
+
+
+class ConnectionLost(OSError):
+    """The upstream accepted the call and gave no complete answer, or one above the limit."""
+
+
+class ReplyTimeout(ConnectionLost, TimeoutError):
+    """The upstream accepted the call and then sent nothing until the timeout."""
 
 
 FAULTS = (OSError, TimeoutError)
@@ -38,7 +53,7 @@ _NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"date", b"server", b"set-cooki
 
 
 class StreamInterrupted(Exception):
-    """The upstream disconnected during its answer, or sent nothing until the timeout."""
+    """The upstream ended its answer early, sent nothing until the timeout, or more than the limit."""
 
     def __init__(self, message: str, *, silent: bool) -> None:
         """`silent`: it was the timeout."""
@@ -50,15 +65,14 @@ class StreamInterrupted(Exception):
 class Origin:
     """Address of an upstream."""
 
-    scheme: str
-    host: str
-    port: int
-    base: str
-    """Prefix of its paths."""
+    url: str
+    """Base address: scheme, host, port and the prefix of its paths."""
+    proxy: str | None = None
+    """Address of the proxy for it; None: a direct connection."""
 
     @classmethod
-    def of(cls, url: str) -> "Origin":
-        """Parse a base address.
+    def of(cls, url: str, proxy: str | None = None) -> "Origin":
+        """Check a base address.
 
         Raises:
             ValueError: not an HTTP or HTTPS address.
@@ -66,14 +80,7 @@ class Origin:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"'{url}' is no upstream's address: give http:// or https:// and a host")
-        return cls(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), parts.path)
-
-    @cached_property
-    def authority(self) -> bytes:
-        """Value of the `host` header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        usual = 443 if self.scheme == "https" else 80
-        return host.encode() if self.port == usual else f"{host}:{self.port}".encode()
+        return cls(url.rstrip("/"), proxy)
 
 
 class CalledUpstream(Protocol):
@@ -86,6 +93,36 @@ class CalledUpstream(Protocol):
         ...
 
 
+class Stream:
+    """The rest of an event stream."""
+
+    def __init__(self, response: aiohttp.ClientResponse, limit: int) -> None:
+        """`limit`: bytes of the whole stream."""
+        self._response = response
+        self._left = limit
+
+    @property
+    def complete(self) -> bool:
+        """True once all of it has been read."""
+        return self._response.content.at_eof()
+
+    async def read(self) -> bytes:
+        """Return the next bytes; empty at the end.
+
+        Raises:
+            ConnectionLost, ReplyTimeout: it ended early, or exceeds its limit.
+        """
+        chunk = await _read(self._response)
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise ConnectionLost("its stream exceeds gateway.answer_mb")
+        return chunk
+
+    def close(self) -> None:
+        """Release the connection; a stream not read to its end is cut, so that the upstream stops."""
+        self._response.close()
+
+
 @dataclass(slots=True)
 class Reply:
     """An upstream's answer. `body` is all of it, or the first bytes of an event stream; `more` returns the rest."""
@@ -94,20 +131,18 @@ class Reply:
     headers: Headers
     body: bytes
     upstream: CalledUpstream
-    _client: "HttpClient | None" = None
-    _origin: Origin | None = None
-    _connection: Connection | None = None
+    _stream: Stream | None = None
 
     @property
     def streaming(self) -> bool:
         """True for an event stream that has not been closed."""
-        return self._connection is not None
+        return self._stream is not None
 
     @property
     def complete(self) -> bool:
         """True once all of a stream has been read."""
-        assert self._connection is not None
-        return self._connection.drained
+        assert self._stream is not None
+        return self._stream.complete
 
     async def more(self) -> bytes:
         """Return the next bytes of a stream; empty at its end.
@@ -115,9 +150,9 @@ class Reply:
         Raises:
             StreamInterrupted: the stream ended early.
         """
-        assert self._connection is not None
+        assert self._stream is not None
         try:
-            return await self._connection.read()
+            return await self._stream.read()
         except FAULTS as error:
             self.upstream.failed(str(error) or type(error).__name__, time.monotonic())
             silent = isinstance(error, ReplyTimeout)
@@ -126,36 +161,50 @@ class Reply:
 
     def close(self) -> None:
         """Release the connection; a stream not read to its end is cut, so that the upstream stops."""
-        if self._connection is not None:
-            assert self._client is not None
-            assert self._origin is not None
-            self._client.release(self._origin, self._connection)
-            self._connection = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
             self.upstream.in_flight -= 1
 
 
 class HttpClient:
     """Persistent connections to all upstreams. Create it inside the event loop, and close it."""
 
-    def __init__(self, silence_s: float) -> None:
-        """`silence_s`: timeout of an answer in seconds without a byte."""
-        self._silence_s = silence_s
-        self._loop = asyncio.get_running_loop()
-        self._idle: dict[Origin, list[Connection]] = {}
-        self._busy: set[Connection] = set()
-        self._timer = self._loop.call_later(SWEEP_S, self._sweep)
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context()
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._limit = settings.answer_mb * 1_048_576
+        self._proxy = settings.proxy.get_secret_value()
+        tls = ssl.create_default_context()
+        if settings.ca_file is not None:
+            tls.load_verify_locations(settings.ca_file)
+        self._session = aiohttp.ClientSession(
+            connector=_CheckedConnector(limit=0, keepalive_timeout=IDLE_S, ssl=tls),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.upstream_silence_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
+        )
 
     async def close(self) -> None:
         """Close the connections."""
-        self._timer.cancel()
-        for connection in [*self._busy, *(c for idle in self._idle.values() for c in idle)]:
-            connection.abort()
-        self._idle.clear()
-        await asyncio.sleep(0)  # transports close in the loop's next turn
+        await self._session.close()
+
+    def origin(self, url: str) -> Origin:
+        """Return a provider's address, with the proxy of the settings or of the environment unless it is local.
+
+        Raises:
+            ValueError: not an HTTP or HTTPS address.
+        """
+        direct = Origin.of(url)
+        parts = urlsplit(url)
+        if _is_local(parts.hostname or ""):
+            return direct
+        if self._proxy:
+            return Origin(direct.url, self._proxy)
+        proxies = getproxies()
+        proxy = None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme) or proxies.get("all")
+        return Origin(direct.url, proxy)
 
     async def call(
         self,
@@ -170,85 +219,106 @@ class HttpClient:
 
         Raises:
             Unreachable: nothing was sent.
-            ConnectionLost, ReplyTimeout: no complete answer.
+            ConnectionLost, ReplyTimeout: no complete answer, or one above the limit.
         """
         upstream.in_flight += 1
-        connection: Connection | None = None
+        response: aiohttp.ClientResponse | None = None
         streaming = False
         try:
-            connection = await self._connection(origin)
-            self._busy.add(connection)
-            request = _request(origin, method, path, body, headers)
-            first = await connection.call(request, method == "HEAD")
-            streaming = connection.streaming
-            if streaming and not first:
+            response = await self._send(origin, method, path, body, headers)
+            if response.status < 200:
+                raise ConnectionLost(f"it switched to another protocol (status {response.status})")
+            returned = []
+            is_stream = False
+            for name, value in response.raw_headers:
+                name = name.lower()
+                if name not in _NOT_RETURNED:
+                    returned.append((name, value))
+                is_stream |= name == b"content-type" and value.startswith(b"text/event-stream")
+            if not is_stream or response.status >= 400 or method == "HEAD":
+                return Reply(response.status, returned, await self._whole(response), upstream)
+            stream = Stream(response, self._limit)
+            first = await stream.read()
+            if not first:
                 raise ConnectionLost("the stream ended before it began")
-            returned = [pair for pair in connection.headers if pair[0] not in _NOT_RETURNED]
-            if streaming:
-                return Reply(connection.status, returned, first, upstream, self, origin, connection)
-            return Reply(connection.status, returned, first, upstream)
-        except BaseException:
-            streaming = False
-            raise
+            streaming = True
+            return Reply(response.status, returned, first, upstream, stream)
         finally:
             if not streaming:
                 upstream.in_flight -= 1
-                if connection is not None:
-                    self.release(origin, connection)
+                if response is not None:
+                    response.close()  # after the answer's end this does nothing
 
-    def release(self, origin: Origin, connection: Connection) -> None:
-        """Reuse a connection whose reply was complete; close any other."""
-        self._busy.discard(connection)
-        if connection.complete and connection.reusable:
-            self._idle.setdefault(origin, []).append(connection)
-        else:
-            connection.abort()
-
-    async def _connection(self, origin: Origin) -> Connection:
-        idle = self._idle.get(origin)
-        while idle:
-            connection = idle.pop()
-            if not connection.closed:
-                return connection
+    async def _send(
+        self, origin: Origin, method: str, path: str, body: bytes | None, headers: Sequence[tuple[bytes, bytes]]
+    ) -> aiohttp.ClientResponse:
         try:
-            async with asyncio.timeout(CONNECT_S):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self._loop),
-                    origin.host,
-                    origin.port,
-                    ssl=self._tls if origin.scheme == "https" else None,
-                )
-        except TimeoutError as error:
-            raise Unreachable(f"no connection within {CONNECT_S:g} s") from error
-        except OSError as error:
-            raise Unreachable(str(error)) from error
-        return connection
+            return await self._session.request(
+                method,
+                _url(origin.url, path),
+                data=body,
+                headers=CIMultiDict([(name.decode("latin-1"), _text(value)) for name, value in headers]),
+                allow_redirects=False,
+                proxy=origin.proxy,
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
+            raise Unreachable(str(error) or f"no connection within {CONNECT_S:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise _fault(error) from error
 
-    def _sweep(self) -> None:
-        """Abort silent calls and close idle connections; one timer for all costs a call nothing."""
-        now = self._loop.time()
-        for connection in list(self._busy):
-            if now - connection.since > self._silence_s:
-                connection.abort(ReplyTimeout(f"no byte for {self._silence_s:g} s"))
-        for origin, idle in list(self._idle.items()):
-            fresh = []
-            for connection in idle:
-                if connection.closed or now - connection.since > IDLE_S:
-                    connection.abort()
-                else:
-                    fresh.append(connection)
-            self._idle[origin] = fresh
-        self._timer = self._loop.call_later(min(SWEEP_S, self._silence_s), self._sweep)
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        parts = []
+        size = 0
+        while not response.content.at_eof():
+            parts.append(await _read(response))
+            size += len(parts[-1])
+            if size > self._limit:
+                raise ConnectionLost("its answer exceeds gateway.answer_mb")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _request(
-    origin: Origin, method: str, path: str, body: bytes | None, headers: Sequence[tuple[bytes, bytes]]
-) -> bytes:
-    lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method.encode(), (origin.base + path).encode(), origin.authority)]
-    lines += [b"%b: %b\r\n" % header for header in headers]
-    if body is not None or method not in ("GET", "HEAD"):
-        lines.append(b"content-length: %d\r\n" % len(body or b""))
-    lines.append(b"\r\n")
-    if body:
-        lines.append(body)
-    return b"".join(lines)
+class _CheckedConnector(aiohttp.TCPConnector):
+    """aiohttp's connections without those on which an upstream sent bytes that no request asked for.
+
+    aiohttp 3.14 would give those bytes to the next call. A whole answer shows in `should_close`.
+    """
+
+    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:
+        """Return a new or idle connection."""
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is not None and not connection.protocol.should_close:
+                return connection
+            connection.close()
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.content.readany()
+    except (aiohttp.ClientError, OSError) as error:
+        raise _fault(error) from error
+
+
+def _fault(error: Exception) -> ConnectionLost:
+    text = str(error) or type(error).__name__
+    return ReplyTimeout(text) if isinstance(error, TimeoutError) else ConnectionLost(text)
+
+
+@lru_cache(1024)
+def _url(base: str, path: str) -> URL:
+    return URL(base + path, encoded=True)
+
+
+def _text(value: bytes) -> str:
+    """Return a header's value so that aiohttp, which writes UTF-8, sends its bytes if they are UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
