@@ -44,7 +44,7 @@ class Ticks:
         A timeout needs proof that no record came. After a standstill, the backlog must be folded first.
         """
         ready = [partition for partition in partitions if monotonic() >= partition.next_tick_s]
-        due = [p for p in ready if p.pending_tick is None and p.fold.due(now_ms)]
+        due = [p for p in ready if p.pending_tick is None and self._is_due(p, now_ms)]
         ends = self._reader.ends((topic, p.number) for p in due for topic in self._job.inputs) if due else {}
         for partition in due:
             partition.pending_tick = now_ms, {topic: ends[topic, partition.number] for topic in self._job.inputs}
@@ -57,6 +57,16 @@ class Ticks:
                 tick = self._run_one(partition, tick_ms)
                 if tick is not None:
                     yield tick
+
+    def _is_due(self, partition: Partition, now_ms: int) -> bool:
+        """Return True if the fold has decisions to take; False if it raises, and its tick is postponed."""
+        try:
+            return partition.fold.due(now_ms)
+        except Exception as error:
+            if not is_of_fold(error):
+                raise
+            self._postpone(partition, error)
+            return False
 
     def _run_one(self, partition: Partition, tick_ms: int) -> Tick | None:
         """Run the tick of one partition; return None if its fold raises."""

@@ -80,15 +80,24 @@ class _Consumer(driver.Consumer):
 
     async def _drain_messages(self, fetcher: Any) -> None:
         transport = cast(Transport, self.transport)
-        try:
-            while not (self._stopped.is_set() or fetcher._stopped.is_set()):
+        while not (self._stopped.is_set() or fetcher._stopped.is_set()):
+            try:
                 fetch, _ = await self._wait_next_records(_WAIT_S)
                 if fetch and self.flow_active:
                     # A rebalance waits for this: it ends the wait and drops the fetch.
                     await self.wait_first(transport.deliver(cast(Fetch, fetch)), self.suspend_flow.wait())
-        except (ConsumerStoppedError, asyncio.CancelledError):
-            if not self.app.should_stop:
-                raise
+            except ConsumerStoppedError:
+                if not self.app.should_stop:
+                    raise
+                return
+            except asyncio.CancelledError:
+                # In a rebalance, to raise ends the worker: Faust's fetcher expects a supervisor, which it has not.
+                if self.app.should_stop or fetcher._stopped.is_set():
+                    return
+                if _is_cancelled():
+                    raise
+                # Only the call in the consumer's thread was cancelled: the next one goes on.
+                await asyncio.sleep(_WAIT_S)
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
         return await cast(_ConsumerThread, self._thread).fetch(active_partitions, timeout)
@@ -195,6 +204,12 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
                 moved[self._short(tp.topic), tp.partition] = before, state.position
                 self._reported[tp] = state.position
         return moved
+
+
+def _is_cancelled() -> bool:
+    """Return True if the current task itself is cancelled, not only what it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 Transport.Consumer = _Consumer

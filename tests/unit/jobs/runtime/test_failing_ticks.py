@@ -129,3 +129,24 @@ def test_a_fault_that_is_not_the_folds_ends_the_worker(worker: Worker, bug: Bug,
     with pytest.raises(type(error)):
         tick(worker)
     assert closed(worker.log) == []
+
+
+def test_a_fold_that_cannot_tell_whether_it_is_due_is_asked_again_later(
+    worker: Worker, bug: Bug, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug.error = None
+    due = LabelFold.due
+    raised: list[LabelFold] = []
+
+    def broken_due(fold: LabelFold, now_ms: int) -> bool:
+        if not raised:
+            raised.append(fold)
+            raise RuntimeError("content of a policy")
+        return due(fold, now_ms)
+
+    monkeypatch.setattr(LabelFold, "due", broken_due)
+    tick(worker)
+    assert len(closed(worker.log)) == 1
+    clock.now_s = 10.0
+    tick(worker)
+    assert sorted(closed(worker.log)) == [SOUND, POISON]
