@@ -12,6 +12,7 @@ from stack_world import World
 from stream_records import as_governed, make_steps
 from waiting import wait_until
 
+from stepstream.cli.doctor_offsets import pending_offsets
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.broker import data_folder
@@ -42,11 +43,15 @@ def test_offsets_that_stay_pending_do_not_stop_a_worker(stack: Stack) -> None:
     remove_last_marker(data_folder(settings))
     stack.start_process("broker")
     wait_until(lambda: is_pending(settings), "reads of the offsets time out")
+    [finding] = pending_offsets(settings)
+    assert f"offsets of group {GROUP} have been pending" in finding.detail
+    assert f"{TOPIC}[0]" in finding.detail
 
     stack.start_process("label")
     with World(settings) as world:
         world.send_and_flush(TOPIC, *map(as_governed, make_steps("t", 2)))
         wait_until(lambda: world.records("labeled-trajectories"), "the trajectory is closed by time and labelled")
+    assert not list(pending_offsets(settings))
 
 
 def abort_offsets(settings: Settings) -> None:

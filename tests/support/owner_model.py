@@ -79,6 +79,8 @@ class Log:
         """The newest transaction of each transactional id."""
         self.now_ms = T0_MS
         """The clock of the brokers and of all workers."""
+        self.pending_settles = 0
+        """Calls of `settle` after which the group's offsets can be read."""
         self.epochs: dict[str, int] = {}
 
     def partition_of(self, key: str) -> int:
@@ -159,8 +161,12 @@ class Reader:
     def identity(self, _topics: Sequence[str]) -> str:
         return "log"
 
-    def committed(self, topics: Iterable[str], partitions: Iterable[int]) -> dict[TopicPartition, Committed]:
+    def committed(
+        self, topics: Iterable[str], partitions: Iterable[int], settle: Callable[[], None]
+    ) -> dict[TopicPartition, Committed]:
         self._log.settle(self._outcome)
+        while self._log.pending_settles:
+            settle()
         wanted = itertools.product(topics, partitions)
         return {one: self._log.committed[one] for one in wanted if one in self._log.committed}
 
@@ -197,6 +203,7 @@ class Publisher:
         self._epoch: int | None = None
 
     def settle(self, _topic: str, _member: GroupMember) -> None:
+        self._log.pending_settles = max(0, self._log.pending_settles - 1)
         if self._epoch is None:
             before = self._log.transactions.get(self._id)
             if before is not None and before.state == "open":

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from stepstream.cli.doctor_offsets import pending_offsets
 from stepstream.cli.doctor_services import Finding, broker, registry, store
 from stepstream.config import Settings, unknown_variables, variable
 
@@ -38,6 +39,7 @@ def all_findings(settings: Settings) -> Iterator[Finding]:
     yield from spool(settings)
     yield from kafka_install(settings)
     yield broker(settings)
+    yield from pending_offsets(settings)
     yield registry(settings)
     yield store(settings)
     yield from ports(settings)

@@ -71,13 +71,25 @@ class LogReader:
 
         return hashlib.sha256("\n".join(self._retry(describe)).encode()).hexdigest()[:32]
 
-    def committed(self, topics: Iterable[str], partitions: Iterable[int]) -> dict[tuple[str, int], Committed]:
+    def committed(
+        self, topics: Iterable[str], partitions: Iterable[int], settle: Callable[[], None] = lambda: None
+    ) -> dict[tuple[str, int], Committed]:
         """Return the group's committed offsets; omit partitions without one.
 
-        Blocks while a transaction that commits offsets of these partitions is open: its outcome decides.
+        Blocks while a transaction that commits offsets of these partitions is open: its outcome decides. `settle` is
+        called after each 10 seconds without an answer: the broker may have lost the end of a transaction.
         """
         wanted = [TopicPartition(topic, partition) for partition in partitions for topic in topics]
-        committed = self._retry(lambda: self._consumer.committed(wanted, timeout=_CALL_S)) if wanted else []
+
+        def request() -> list[TopicPartition]:
+            try:
+                return self._consumer.committed(wanted, timeout=_CALL_S)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._TIMED_OUT:
+                    settle()
+                raise
+
+        committed = self._retry(request) if wanted else []
         found = {}
         for entry in committed:
             if entry.error is not None:

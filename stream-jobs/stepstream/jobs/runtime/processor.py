@@ -93,14 +93,19 @@ class FoldProcessor:
     def open(self, partitions: Iterable[int], member: GroupMember) -> None:
         """Open the state of assigned partitions, and rebuild it if needed. Commits name `member` from now on.
 
-        What transactions of this worker's last process left open is ended first, since committed offsets are read next.
+        What transactions of this worker's last process left open is ended first, since committed offsets are read next;
+        and again while they cannot be read, since a broker that is killed in between may lose it.
 
         Raises:
             Refused, Cancelled, Fatal: as `process`.
         """
-        self._publisher.settle(self._job.inputs[0], member)
+
+        def settle() -> None:
+            self._publisher.settle(self._job.inputs[0], member)
+
+        settle()
         self.close(list(self._partitions))
-        self._partitions = {partition.number: partition for partition in self._recovery.open(partitions)}
+        self._partitions = {partition.number: partition for partition in self._recovery.open(partitions, settle)}
         for partition in self._partitions.values():
             self._snapshots.opened(partition)
         self._member = member

@@ -55,8 +55,8 @@ class Recovery:
         self._decode, self._batch_folder, self._snapshots = decode, batch_folder, snapshots
         self._accept_lost_history = accept_lost_history
 
-    def open(self, numbers: Iterable[int]) -> list[Partition]:
-        """Open partitions with their state at the committed offsets; rebuild where needed.
+    def open(self, numbers: Iterable[int], settle: Callable[[], None]) -> list[Partition]:
+        """Open partitions with their state at the committed offsets; rebuild where needed. `settle` as in `LogReader`.
 
         Raises:
             Cancelled: the work was cancelled while waiting for a broker or the registry.
@@ -66,7 +66,7 @@ class Recovery:
         states = []
         try:
             identity = self._reader.identity(self._job.inputs)
-            committed = self._reader.committed(self._job.inputs, numbers)
+            committed = self._reader.committed(self._job.inputs, numbers, settle)
             behind: dict[int, MissingOffsets] = {}
             partitions, committed_ticks = {}, {}
             for number in numbers:

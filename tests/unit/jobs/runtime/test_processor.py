@@ -67,6 +67,15 @@ def test_a_flood_of_invalid_records_from_one_tenant_does_not_stop_other_tenants(
     assert {one["trajectory_id"] for one in log.events(LABELS) if one["complete"]} == {"a", "b", "c", "d"}
 
 
+def test_offsets_whose_end_a_broker_loses_again_are_settled_again(worker: Worker) -> None:
+    fill(worker.log, "a")
+    worker.log.pending_settles = 3
+    worker.own()
+    deliver_all(worker)
+    assert worker.log.pending_settles == 0
+    assert worker.log.events(LABELS)
+
+
 def test_missing_records_stop_the_process(worker: Worker) -> None:
     fill(worker.log, "a")
     worker.own()
