@@ -1,7 +1,8 @@
 """Stop and kill the two workers of each job under traffic: nothing is lost, doubled or out of order.
 
 The worst schedules of the model in `tests/unit/jobs/runtime/test_owners.py`, with a real broker, real processes and
-RocksDB. The environment variable OWNER_FAULT_SECONDS sets the duration.
+RocksDB. The environment variables OWNER_FAULT_SECONDS, OWNER_FAULT_RATE (steps a second) and OWNER_SESSION_S make it
+longer, faster and slower to take over.
 """
 
 import os
@@ -24,15 +25,20 @@ from waiting import wait_until
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
+from stepstream.jobs.runtime.processor import consumer_group
+from stepstream.topics.client import admin_client
 
 pytestmark = pytest.mark.faults
 
 JOBS = ("govern", "label", "measure")
 SECONDS = float(os.environ.get("OWNER_FAULT_SECONDS", "30"))
 STEPS_A_SECOND = float(os.environ.get("OWNER_FAULT_RATE", "60"))
-SESSION_S = 4.0
+SESSION_S = float(os.environ.get("OWNER_SESSION_S", "4"))
+TAKEOVER_S = 10.0
+"""Longest time after the session timeout until the partitions of a dead worker have a new owner that folds."""
 FINISH_S = 180.0
 STEPS = 4
+STEPS_TOPIC = "governed-steps"
 
 
 class JobWorker:
@@ -148,6 +154,45 @@ def test_a_worker_goes_on_after_a_restart_of_the_broker(stack: Stack, world: Wor
         assert process.poll() is None
     finally:
         worker.end()
+
+
+def test_the_place_of_a_dead_worker_is_taken_in_time(world: World, tmp_path: Path) -> None:
+    workers = [JobWorker(world.settings, "label", instance, tmp_path) for instance in (1, 2)]
+    try:
+        wait_until(lambda: sizes_of_assignments(world.settings) == [4, 4], "each worker has half of the partitions")
+        label_in_each_partition(world, "both", timeout_s=FINISH_S)
+        workers[1].end()
+        taken_s = label_in_each_partition(world, "one", timeout_s=SESSION_S + TAKEOVER_S)
+        print(f"partitions of a dead worker: labels after {taken_s:.1f} s, session timeout {SESSION_S:g} s")
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def sizes_of_assignments(settings: Settings) -> list[int]:
+    """Return the number of partitions of `governed-steps` that each member of `label` has."""
+    group = consumer_group("label")
+    admin = admin_client(settings.kafka)
+    described = admin.describe_consumer_groups([group])[group].result()
+    assigned = [[one for one in m.assignment.topic_partitions if one.topic == STEPS_TOPIC] for m in described.members]
+    return [len(partitions) for partitions in assigned]
+
+
+def label_in_each_partition(world: World, prefix: str, timeout_s: float) -> float:
+    """Let `label` label a trajectory in each partition; return the seconds until the last label."""
+    began = time.monotonic()
+    names = {f"{prefix}-{number}" for number in range(64)}
+    for name in names:
+        world.send(STEPS_TOPIC, *map(as_governed, make_steps(name, 1)))
+        world.send("governed-feedback", as_governed(make_ending(name, 1)))
+    world.producer.flush()
+    assert len({event.partition for event in world.read(STEPS_TOPIC) if event.record["trajectory_id"] in names}) == 8
+
+    def missing() -> set[str]:
+        return names - {label["trajectory_id"] for label in world.records("labeled-trajectories")}
+
+    wait_until(lambda: not missing(), lambda: f"not labelled: {sorted(missing())}", timeout_s=timeout_s)
+    return time.monotonic() - began
 
 
 def is_labelled(world: World, name: str) -> bool:
