@@ -32,7 +32,7 @@ _IDLE_S = 5.0
 """Pause after which the group's coordinator is asked before the next transaction."""
 _WATCH_S = 1.0
 _GRACE_S = 10.0
-"""Longest wait for the outcome of a commit after the work was cancelled."""
+"""Longest wait for the outcome of a commit, or for any call of the client, after the work was cancelled."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0
 
 _REFUSED = (
@@ -78,7 +78,7 @@ class TransactionalPublisher:
         self._kafka = settings.kafka
         self._coordinator: Consumer | None = None
         self._committed_s = -_IDLE_S
-        self._watchdog = _Watchdog(f"a transaction of '{transactional_id}'", settings.jobs.session_timeout_s)
+        self._watchdog = _Watchdog(f"a transaction of '{transactional_id}'", settings.jobs.session_timeout_s, cancelled)
 
     def _connect(self) -> None:
         timeout_ms = int(self._settings.jobs.session_timeout_s * _TIMEOUT_SHARE * 1000)
@@ -329,12 +329,14 @@ class _TransactionalProducer(EventProducer):
 class _Watchdog:
     """Ends the process if a call of the client takes too long: its thread cannot be interrupted.
 
-    Use it as a context manager around each call, from one thread. A restart settles the transaction.
+    Use it as a context manager around each call, from one thread. A restart settles the transaction. A call may take
+    `timeout_s`; at most 10 s once `cancelled` is true.
     """
 
-    def __init__(self, call: str, timeout_s: float) -> None:
-        self._call, self._timeout_s = call, timeout_s
+    def __init__(self, call: str, timeout_s: float, cancelled: Callable[[], bool]) -> None:
+        self._call, self._timeout_s, self._cancelled = call, timeout_s, cancelled
         self._began_s: float | None = None
+        self._cancelled_s: float | None = None
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -348,10 +350,20 @@ class _Watchdog:
         late: float | None = None
         while True:
             time.sleep(_WATCH_S)
+            if not self._cancelled():
+                self._cancelled_s = None
+            elif self._cancelled_s is None:
+                self._cancelled_s = time.monotonic()
             began = self._began_s
-            if began is None or time.monotonic() < began + self._timeout_s:
+            if began is None or time.monotonic() < self._end_s(began):
                 continue
             if began == late:  # seen twice: a process that was stopped gets time to go on
-                log.critical("%s did not return within %g s: restarting this process", self._call, self._timeout_s)
+                seconds = time.monotonic() - began
+                log.critical("%s did not return within %.0f s: restarting this process", self._call, seconds)
                 os._exit(1)
             late = began
+
+    def _end_s(self, began_s: float) -> float:
+        """Return the time at which a call takes too long."""
+        end_s = began_s + self._timeout_s
+        return end_s if self._cancelled_s is None else min(end_s, max(began_s, self._cancelled_s) + _GRACE_S)
