@@ -111,9 +111,10 @@ def test_stopped_and_killed_workers_lose_and_double_nothing(world: World, worker
         stopped = [entry for entry in stopped if now < entry[0]]
         for worker in workers:
             worker.revive()
-        if now >= next_fault:
+        running = [one for one in workers if one not in [worker for _, worker in stopped]]
+        if now >= next_fault and running:
             next_fault = now + rng.uniform(0.5, 3.0)
-            victim = rng.choice([one for one in workers if one not in [worker for _, worker in stopped]])
+            victim = rng.choice(running)
             if rng.random() < 0.3:
                 victim.process.kill()
                 victim.process.wait()
