@@ -12,6 +12,7 @@ from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model.checkpoint import write_version
 from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.model.policy import Policy
+from stepstream.learner.model.reference import reference_of
 
 _SIZES = {
     "hidden_size": 128,
@@ -56,13 +57,16 @@ def peak_of_version(folder: Path, config: LearnerSettings, target: Path) -> int:
 
 
 def peak_of_steps(folder: Path, config: LearnerSettings) -> int:
-    """Return the most bytes of tensors in two optimizer steps, each of one full forward pass."""
+    """Return the most bytes of tensors in two optimizer steps, each of one full forward pass and the reference's."""
     rows = _rows_of(config)
     tensors = PeakTensors()
     with tensors:
         policy = Policy(folder, config)
+        reference = reference_of(policy, folder, config)
         tensors.peak = 0
         for _ in range(2):
+            if reference:
+                reference(rows)
             policy.learn(policy.logprobs(rows).sum())
             policy.step(1e-4)
     return tensors.peak

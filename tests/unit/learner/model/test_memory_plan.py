@@ -58,6 +58,21 @@ def test_the_estimate_is_near_the_tensors_of_a_step(
         assert 0.97 * peak < expected < 1.2 * peak
 
 
+@pytest.mark.slow
+def test_a_reference_takes_as_much_as_estimated(tmp_path: Path) -> None:
+    folder = model_of(tmp_path, 8)
+    with_one, without = (
+        LearnerSettings.model_validate(
+            {"preset": "tiny", "microbatch_tokens": 64, "reproducible": False, "kl_weight": weight}
+        )
+        for weight in (0.1, 0.0)
+    )
+    expected = plan_memory(shape_of(folder, with_one), with_one, 2, has_reference=True).gpu["reference"]
+    more, fewer = (run_in_ranks(2, peak_of_steps, folder, config) for config in (with_one, without))
+    for peak, other in zip(more, fewer, strict=True):
+        assert 0.97 * (peak - other) < expected < 1.05 * (peak - other)
+
+
 @pytest.mark.parametrize(("fields", "ranks"), [({}, 1), ({}, 2), ({"lora_rank": 4}, 2)])
 def test_no_rank_holds_the_whole_state_to_write_a_version(tmp_path: Path, fields: dict[str, Any], ranks: int) -> None:
     folder = model_of(tmp_path / "0", 4)
