@@ -1,8 +1,8 @@
-"""Test the learner as two ranks under torchrun: one is killed at a random instant, then both start again and stop."""
+"""Test the learner as two ranks under torchrun: one is killed at a random instant, then one has a full disk."""
 
 import random
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -29,6 +29,25 @@ def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[LearnerLab]:
             made.learner.kill()
 
 
+def rank(lab: LearnerLab, number: int) -> psutil.Process:
+    """Return the process of a rank."""
+    (process,) = (
+        each
+        for each in lab.learner.children()
+        if "stepstream.learner" in each.cmdline() and each.environ().get("RANK") == str(number)
+    )
+    return process
+
+
+@contextmanager
+def full_disk(process: psutil.Process) -> Iterator[None]:
+    """Let the writes of versions by a process fail; its log is smaller than the limit."""
+    most = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (100_000, most[1]))
+    yield
+    process.rlimit(psutil.RLIMIT_FSIZE, most)
+
+
 def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: LearnerLab) -> None:
     publish_root(lab.settings, lab.base, lab.model)
     names = [f"g{number}" for number in range(VERSIONS * PER_VERSION)]
@@ -36,9 +55,7 @@ def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: LearnerLab)
     lab.learner.start()
     lab.wait_for(1)
     lab.produce(*names[3 * PER_VERSION : -PER_VERSION])
-    victim = random.choice(
-        [each for each in lab.learner.children() if "stepstream.learner" in " ".join(each.cmdline()[:4])]
-    )
+    victim = rank(lab, random.randrange(2))
     with suppress(psutil.NoSuchProcess):
         victim.kill()
     wait_until(lambda: lab.learner.status is not None)
@@ -46,8 +63,14 @@ def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: LearnerLab)
     survived = lab.newest()
 
     lab.produce(*names[: 2 * PER_VERSION])  # delivered again
-    lab.produce(*names[-PER_VERSION:])
     lab.learner.start()
+    lab.wait_for(VERSIONS - 1)
+    with full_disk(rank(lab, 1)):
+        lab.produce(*names[-PER_VERSION:])
+        wait_until(lambda: lab.series()["stepstream_learner_publication_faults_total"] >= 2)
+        assert f"{lab.model}@{VERSIONS} cannot be written" in lab.learner.log_text
+        assert "rank 1 cannot write its rows of a version" in lab.learner.log_text
+        assert lab.newest() == VERSIONS - 1
     lab.wait_for(VERSIONS)
     lab.learner.stop()
     assert lab.learner.log_text.count("INFO learner stepstream.core.process: stopped") == 2
