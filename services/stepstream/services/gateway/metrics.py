@@ -63,7 +63,7 @@ class Metrics:
         )
         self.prefixes = Counter(
             "stepstream_gateway_prefixes",
-            "Calls after a step with tokens. The prompt begins so: by the worker's `renderer` or `splice`, or as "
+            "Calls after a step with tokens. The prompt begins so: by the worker's `splice`, or "
             "`rendered` again. It does not: `broken`, with the reason. The agent changed its history: `none`.",
             ["model", "result", "reason"],
             registry=self.registry,

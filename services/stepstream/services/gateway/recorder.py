@@ -21,8 +21,8 @@ from stepstream.topics.catalogue import STEPS
 
 log = logging.getLogger(__name__)
 
-CONTINUED = ("renderer", "splice")
-"""Ways in which a worker continues recorded tokens."""
+CONTINUED = "splice"
+"""Answer of a worker that continued the recorded tokens."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Recorder:
         elif not prefix.tokens:
             return
         elif shared_tokens >= prefix.tokens:
-            way = answer.prefix if answer.prefix in CONTINUED else "rendered"
+            way = answer.prefix if answer.prefix == CONTINUED else "rendered"
             self._metrics.count_prefix(plan.route.model, way, "")
         else:
             self._metrics.count_prefix(plan.route.model, "broken", answer.prefix_reason or "not_continued")

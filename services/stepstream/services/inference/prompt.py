@@ -8,7 +8,7 @@ from stepstream.services.inference.chat_request import ChatRequest
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer, RenderOptions
 from stepstream.services.inference.prompt_splice import CannotContinueError, Reason, continue_prompt
 
-Way = Literal["renderer", "splice", "none"]
+Way = Literal["splice", "none"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Answer:
     logprobs: list[float] | None = None
     weight_versions: Any = None
     prefix: str = ""
-    """How a worker continued the recorded tokens: `renderer`, `splice` or `none`; empty: it does not say."""
+    """How a worker continued the recorded tokens: `splice` or `none`; empty: it does not say."""
     prefix_reason: str = ""
     """Why it did not."""
     error: str | None = None
