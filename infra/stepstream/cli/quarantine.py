@@ -11,10 +11,12 @@ import orjson
 from stepstream.config import load
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.topics.catalogue import CURATION
+from stepstream.topics.ids import DEFAULT_TENANT
 
 BY = click.option(
     "--by", default=getpass.getuser, show_default="your user name", help="Name of the person who decides."
 )
+TENANT = click.option("--tenant", default=DEFAULT_TENANT, show_default=True, help="Tenant of the trajectories.")
 FLUSH_TIMEOUT_S = 30.0
 
 
@@ -42,19 +44,21 @@ def list_held(tenant: str | None, reason: str | None, limit: int, as_json: bool)
 
 @quarantine.command()
 @click.argument("trajectory_ids", nargs=-1, required=True)
+@TENANT
 @BY
-def release(trajectory_ids: tuple[str, ...], by: str) -> None:
+def release(trajectory_ids: tuple[str, ...], tenant: str, by: str) -> None:
     """Release trajectories for training, for any reason of the hold; consent and redaction stay in force."""
-    _decide("release", trajectory_ids, "by_hand", by)
+    _decide("release", tenant, trajectory_ids, "by_hand", by)
 
 
 @quarantine.command()
 @click.argument("trajectory_ids", nargs=-1, required=True)
 @click.option("--reason", default="by_hand", show_default=True, help="Reason of the hold.")
+@TENANT
 @BY
-def hold(trajectory_ids: tuple[str, ...], reason: str, by: str) -> None:
+def hold(trajectory_ids: tuple[str, ...], reason: str, tenant: str, by: str) -> None:
     """Hold trajectories out of training."""
-    _decide("hold", trajectory_ids, reason, by)
+    _decide("hold", tenant, trajectory_ids, reason, by)
 
 
 def _held_rows(tenant: str, reason: str, limit: int) -> Iterator[dict[str, Any]]:
@@ -82,7 +86,7 @@ def _store() -> Iterator[Any]:
         client.close()
 
 
-def _decide(action: str, trajectory_ids: tuple[str, ...], reason: str, by: str) -> None:
+def _decide(action: str, tenant: str, trajectory_ids: tuple[str, ...], reason: str, by: str) -> None:
     """Write decisions to the log; block until Kafka has acknowledged them."""
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec
@@ -103,17 +107,18 @@ def _decide(action: str, trajectory_ids: tuple[str, ...], reason: str, by: str) 
                 action=action,
                 reason=reason,
                 by=by,
+                tenant=tenant,
             )
             producer.send(CURATION, name, decision)
         producer.flush(FLUSH_TIMEOUT_S)
     finally:
         codec.close()
     click.echo(f"{action}: {len(trajectory_ids)} trajectories, by {by}; `label` publishes their next revision")
-    for name in _unknown(trajectory_ids):
-        click.echo(f"no label of {name} is in the tables: check the id", err=True)
+    for name in _unknown(tenant, trajectory_ids):
+        click.echo(f"no label of {name} of tenant {tenant} is in the tables: check both", err=True)
 
 
-def _unknown(trajectory_ids: tuple[str, ...]) -> list[str]:
+def _unknown(tenant: str, trajectory_ids: tuple[str, ...]) -> list[str]:
     """Return the trajectories without a label in ClickHouse; none if ClickHouse is not available."""
     try:
         from clickhouse_connect.driver.exceptions import ClickHouseError
@@ -124,8 +129,9 @@ def _unknown(trajectory_ids: tuple[str, ...]) -> list[str]:
     try:
         with _store() as client:
             result = client.query(
-                "SELECT DISTINCT trajectory_id FROM trajectories WHERE trajectory_id IN {ids:Array(String)}",
-                parameters={"ids": list(trajectory_ids)},
+                "SELECT DISTINCT trajectory_id FROM trajectories "
+                "WHERE tenant = {tenant:String} AND trajectory_id IN {ids:Array(String)}",
+                parameters={"tenant": tenant, "ids": list(trajectory_ids)},
             )
     except (ClickHouseError, StoreUnavailableError):
         return []

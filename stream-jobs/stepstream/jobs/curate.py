@@ -26,7 +26,7 @@ from stepstream.topics.catalogue import CURATION, LABELED_TRAJECTORIES, POLICIES
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Curation, LabeledTrajectory, new_curation
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import DEFAULT_TENANT, derived_id
 from stepstream.topics.producer import EventProducer
 from stepstream.topics.table import Table
 
@@ -57,14 +57,15 @@ class Curator:
         self._policies, self._config = policies, config
         self._parsed: dict[str, NearDuplicatePolicy] = {}
         self._tenants: dict[str, tuple[NearDuplicatePolicy, NearDuplicates]] = {}
-        self._decided: OrderedDict[str, tuple[int, str]] = OrderedDict()
-        """Time of the label and cluster, by trajectory; the oldest decision first."""
+        self._decided: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
+        """Time of the label and cluster, by tenant and trajectory; the oldest decision first."""
 
     def restore(self, curation: Curation) -> None:
-        """Take in an earlier decision of this job."""
+        """Take in an earlier decision of this job. Without a tenant, a release wrote it that had no tenants in ids."""
         if curation["by"] == JOB and curation["action"] == "hold" and curation["reason"].startswith(NEAR_DUPLICATE):
             cluster = curation["reason"].removeprefix(NEAR_DUPLICATE)
-            self._remember(curation["trajectory_id"], curation["occurred_at_us"], cluster)
+            tenant = DEFAULT_TENANT if curation["tenant"] is None else curation["tenant"]
+            self._remember(tenant, curation["trajectory_id"], curation["occurred_at_us"], cluster)
 
     def decide(self, labelled: LabeledTrajectory) -> Curation | None:
         """Add a label; return the decision to hold its trajectory, or None."""
@@ -90,27 +91,28 @@ class Curator:
         )
         if cluster is None:
             return None
-        self._remember(name, labelled["occurred_at_us"], cluster)
+        self._remember(labelled["tenant"], name, labelled["occurred_at_us"], cluster)
         return new_curation(
-            event_id=derived_id(JOB, "hold", name, cluster),
+            event_id=derived_id(JOB, "hold", name, cluster, tenant=labelled["tenant"]),
             occurred_at_us=labelled["occurred_at_us"],
             trajectory_id=name,
             action="hold",
             reason=NEAR_DUPLICATE + cluster,
             by=JOB,
+            tenant=labelled["tenant"],
         )
 
     def _decision(self, labelled: LabeledTrajectory) -> str | None:
         """Return the cluster for which a trajectory is already held."""
-        known = self._decided.get(labelled["trajectory_id"])
+        known = self._decided.get((labelled["tenant"], labelled["trajectory_id"]))
         if known is not None:
             return known[1]
         held = "held:" + NEAR_DUPLICATE
         return next((flag.removeprefix(held) for flag in labelled["flags"] if flag.startswith(held)), None)
 
-    def _remember(self, name: str, at_us: int, cluster: str) -> None:
-        self._decided[name] = at_us, cluster
-        self._decided.move_to_end(name)
+    def _remember(self, tenant: str, trajectory_id: str, at_us: int, cluster: str) -> None:
+        self._decided[tenant, trajectory_id] = at_us, cluster
+        self._decided.move_to_end((tenant, trajectory_id))
         since_us = at_us - self._config.history_days * _DAY_US
         while len(self._decided) > self._config.max_decisions or next(iter(self._decided.values()))[0] < since_us:
             self._decided.popitem(last=False)

@@ -10,7 +10,7 @@ from label_runs import Run
 from labelled_records import group_of, labelled
 from measure_runs import measure_run
 
-from stepstream.jobs.labels.trajectory_store import name_of
+from stepstream.topics.ids import trajectory_name
 from stepstream.topics.label_precedence import label_precedence
 
 IDS = [f"{digit}0000000-0000-5000-8000-000000000000" for digit in "08f"]
@@ -44,7 +44,7 @@ def chosen_by_label(labels: list[Any]) -> tuple[int, str]:
         run.fold.restore_published(label, changes)
     run.state.write(changes)
     name = labels[0]["trajectory_id"]
-    saved = run.fold._state.saved(name_of(name), MemoryChanges(run.state))  # type: ignore[attr-defined]
+    saved = run.fold._state.saved(trajectory_name("default", name), MemoryChanges(run.state))  # type: ignore[attr-defined]
     return saved.revision, saved.label_id
 
 

@@ -709,6 +709,8 @@ class Curation(TypedDict):
     """Reason as a flag: `near_duplicate:…`, `names`, `by_hand`."""
     by: str
     """Job with its version, or person, that decided."""
+    tenant: str | None
+    """Tenant of the trajectory; null: written by a release in which the first tenant that used the id owned it."""
 
 
 def new_curation(
@@ -719,6 +721,7 @@ def new_curation(
     action: str,
     reason: str,
     by: str,
+    tenant: str | None = None,
 ) -> Curation:
     """Return a Curation with the schema's defaults."""
     return {
@@ -728,6 +731,7 @@ def new_curation(
         "action": action,
         "reason": reason,
         "by": by,
+        "tenant": tenant,
     }
 
 
@@ -2241,6 +2245,8 @@ class TrajectoryClosed(TypedDict):
     """Name and version of the job that decided."""
     components: list[str]
     """With `waited`: the reward components that the job no longer waits for."""
+    tenant: str | None
+    """Tenant of the trajectory; null: written by a release in which the first tenant that used the id owned it."""
 
 
 def new_trajectory_closed(
@@ -2253,6 +2259,7 @@ def new_trajectory_closed(
     job: str,
     steps: int | None = None,
     components: list[str] | None = None,
+    tenant: str | None = None,
 ) -> TrajectoryClosed:
     """Return a TrajectoryClosed with the schema's defaults."""
     return {
@@ -2264,6 +2271,7 @@ def new_trajectory_closed(
         "steps": steps,
         "job": job,
         "components": components if components is not None else [],
+        "tenant": tenant,
     }
 
 
@@ -2318,6 +2326,8 @@ class TrajectoryStats(TypedDict):
     """Sum of rewards."""
     duration_ms_sum: float
     """Sum of the known durations, in milliseconds."""
+    tenant: str | None
+    """Tenant of scope `trajectory`; null: a cohort, or written by an earlier release."""
 
 
 def new_trajectory_stats(
@@ -2346,6 +2356,7 @@ def new_trajectory_stats(
     harness_version: str = "",
     split: str = "train",
     tool: str = "",
+    tenant: str | None = None,
 ) -> TrajectoryStats:
     """Return a TrajectoryStats with the schema's defaults."""
     return {
@@ -2373,6 +2384,7 @@ def new_trajectory_stats(
         "response_tokens": response_tokens,
         "reward_sum": reward_sum,
         "duration_ms_sum": duration_ms_sum,
+        "tenant": tenant,
     }
 
 

@@ -174,8 +174,9 @@ class GovernFold:
         *position: int,
     ) -> None:
         """Emit an audit entry; `position` gives repeated actions on one event ids of their own."""
+        origin = (action, record.topic, event["event_id"], version, *position)
         entry = new_audit_entry(
-            event_id=derived_id(JOB, "audit", action, record.topic, event["event_id"], version, *position),
+            event_id=derived_id(JOB, "audit", *origin, tenant=event["tenant"]),
             occurred_at_us=max(0, record.timestamp_ms) * 1000,
             trajectory_id=event["trajectory_id"],
             source_topic=record.topic,

@@ -89,7 +89,8 @@ def _stamp(
         flags=flags,
     )
     governed["governed"] = record
-    governed["event_id"] = derived_id(job, source, version) if version else derived_id(job, source)
+    origin = (source, version) if version else (source,)
+    governed["event_id"] = derived_id(job, *origin, tenant=governed["tenant"])
 
 
 def _drop_prompt_tokens(step: Step) -> None:

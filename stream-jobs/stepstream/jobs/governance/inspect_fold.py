@@ -13,12 +13,12 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.catalogue import CURATION, GOVERNANCE_AUDIT
 from stepstream.topics.events import new_audit_entry, new_curation
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import DEFAULT_TENANT, derived_id, trajectory_name
 
 NAME = "inspect"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
-_HELD = b"h"
+_HELD, _HELD_BY_ID = b"t", b"h"
 
 
 class Inspection(Protocol):
@@ -53,7 +53,7 @@ class InspectFold:
             found["name"] = names
         occurred_at_us = max(0, record.timestamp_ms) * 1000
         entry = new_audit_entry(
-            event_id=derived_id(JOB, event["event_id"]),
+            event_id=derived_id(JOB, event["event_id"], tenant=event["tenant"]),
             occurred_at_us=occurred_at_us,
             trajectory_id=trajectory,
             source_topic=record.topic,
@@ -65,16 +65,17 @@ class InspectFold:
             job=JOB,
         )
         out.emit(GOVERNANCE_AUDIT, trajectory, entry)
-        held_key = _HELD + trajectory.encode("utf-8", "surrogatepass")
-        if found and inspection.hold and changes.get(held_key) is None:
+        held_key = _HELD + trajectory_name(event["tenant"], trajectory)
+        if found and inspection.hold and not _is_held(held_key, event, changes):
             changes.put(held_key, b"")
             hold = new_curation(
-                event_id=derived_id(JOB, "hold", trajectory),
+                event_id=derived_id(JOB, "hold", trajectory, tenant=event["tenant"]),
                 occurred_at_us=occurred_at_us,
                 trajectory_id=trajectory,
                 action="hold",
                 reason="names",
                 by=JOB,
+                tenant=event["tenant"],
             )
             out.emit(CURATION, trajectory, hold)
 
@@ -90,6 +91,12 @@ class InspectFold:
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Do nothing: results depend on the input alone."""
+
+
+def _is_held(key: bytes, event: Any, changes: Changes) -> bool:
+    """Return True if a trajectory was held. Earlier releases saved that by the id: it is the default tenant's."""
+    by_id = _HELD_BY_ID + event["trajectory_id"].encode("utf-8", "surrogatepass")
+    return changes.get(key) is not None or (event["tenant"] == DEFAULT_TENANT and changes.get(by_id) is not None)
 
 
 def is_sampled(trajectory_id: str, share: float) -> bool:

@@ -28,6 +28,8 @@ def check_envelope(record: Mapping[str, Any], key: bytes | None, now_us: int, ma
         raise InvalidRecord("invalid", f"trajectory_id must have 1 to {_LONGEST_ID} characters")
     if key is None or key != trajectory_id.encode("utf-8", "surrogatepass"):
         raise InvalidRecord("wrong_key", "the record's key is not its trajectory_id")
+    # A NUL divides tenant and name in keys.
+    _require("\0" not in record["tenant"], "tenant has a NUL character")
     _check_uuid("event_id", record["event_id"])
     _require(record["governed"] is None, "governed is set: only the govern job may do that")
     occurred = record["occurred_at_us"]

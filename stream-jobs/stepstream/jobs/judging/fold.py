@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from stepstream.crypto.sealing import is_erased
@@ -16,7 +16,7 @@ from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.catalogue import FEEDBACK, GOVERNED_STEPS
 from stepstream.topics.events import Consent, Feedback, Step, new_feedback
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import DEFAULT_TENANT, derived_id, trajectory_name
 from stepstream.topics.trusted_sources import SHADOW_PREFIX
 
 NAME = "judge"
@@ -84,7 +84,7 @@ class JudgeFold:
         if is_erased(step) or not self._wanted(step):
             return
         assert record.value is not None
-        changes.put(_key(step, step["step_index"], 0), record.value)
+        changes.put(_key(step), record.value)
         self._newest_day = max(self._newest_day, step["occurred_at_us"] // _DAY_US)
         index = judged_step(step)
         if index is None:
@@ -130,9 +130,7 @@ class JudgeFold:
         )
 
     def _ask(self, step: Step, index: int, changes: Changes, out: Outputs) -> None:
-        records = (changes.get(_key(step, index, days)) for days in range(_KEPT_DAYS + 1))
-        stored = next((found for found in records if found is not None), None)
-        before = None if stored is None else cast(Step, self._codec.decode(GOVERNED_STEPS, stored))
+        before = self._saved_step(step, index, changes)
         if before is None or is_erased(before):
             out.count(metrics.JUDGED.labels("unknown"))
             return
@@ -144,10 +142,21 @@ class JudgeFold:
             return
         self._questions.append(_Question(before, step, consent))
 
+    def _saved_step(self, step: Step, index: int, changes: Changes) -> Step | None:
+        """Return a saved step of the same trajectory; None: there is none."""
+        for key in (*_keys(step, index, trajectory_name), *_keys(step, index, _name_by_id)):
+            record = changes.get(key)
+            if record is None:
+                continue
+            saved = cast(Step, self._codec.decode(GOVERNED_STEPS, record))
+            if is_erased(saved) or saved["tenant"] == step["tenant"]:
+                return saved
+        return None
+
 
 def _feedback(before: Step, step: Step, score: float) -> Feedback:
     return new_feedback(
-        event_id=derived_id(JOB, "next_state", _source(before), _source(step)),
+        event_id=derived_id(JOB, "next_state", _source(before), _source(step), tenant=step["tenant"]),
         occurred_at_us=step["occurred_at_us"],
         producer=f"{NAME}/{VERSION}",
         tenant=step["tenant"],
@@ -170,11 +179,25 @@ def _bucket(step: Step, days_back: int) -> bytes:
     return _DAY.pack(max(0, step["occurred_at_us"] // _DAY_US - days_back))
 
 
-def _key(step: Step, index: int, days_back: int) -> bytes:
-    trajectory = hashlib.blake2b(step["trajectory_id"].encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    return _STEP + _bucket(step, days_back) + trajectory + _INDEX.pack(index)
+def _key(step: Step) -> bytes:
+    return next(_keys(step, step["step_index"], trajectory_name))
+
+
+def _keys(step: Step, index: int, name: Callable[[str, str], bytes]) -> Iterator[bytes]:
+    """Yield the keys under which a step of the same trajectory may be saved, the newest day first."""
+    trajectory = name(step["tenant"], step["trajectory_id"])
+    for days_back in range(_KEPT_DAYS + 1):
+        yield _STEP + _bucket(step, days_back) + trajectory + _INDEX.pack(index)
+
+
+def _name_by_id(_: str, trajectory_id: str) -> bytes:
+    """Return the name of a trajectory in earlier releases, in which an id belonged to one tenant."""
+    return hashlib.blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _digest(step: Step, index: int) -> bytes:
     """Return a key for the question; results of one source event under several policies share it."""
-    return hashlib.blake2b(f"{_source(step)}/{index}".encode(), digest_size=16).digest()
+    question = f"{_source(step)}/{index}"
+    if step["tenant"] != DEFAULT_TENANT:  # its keys stay those of earlier releases
+        question = f"{step['tenant']}\0{question}"
+    return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -61,8 +61,7 @@ class LabelFold:
         Raises:
             InvalidRecord: a step or feedback that contradicts the trajectory.
         """
-        name = name_of(event["trajectory_id"])
-        trajectory = self._state.trajectory(name, event["trajectory_id"], changes)
+        name, trajectory = self._state.find(event["tenant"], event["trajectory_id"], changes)
         if trajectory.erased:
             out.count(metrics.WITHHELD.labels(record.topic))
             return
@@ -156,13 +155,12 @@ class LabelFold:
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Record a label that the job published before this state was built."""
-        name = name_of(event["trajectory_id"])
-        trajectory = self._state.trajectory(name, event["trajectory_id"], changes)
+        name, trajectory = self._state.find(event["tenant"], event["trajectory_id"], changes)
         known = label_precedence(trajectory.revision, trajectory.label_id)
         if label_precedence(event["revision"], event["event_id"]) >= known:
             trajectory.revision, trajectory.label_id = event["revision"], event["event_id"]
             trajectory.withdrawn = REOPENED in event["flags"]
-        if trajectory.kept_day < 0 and trajectory.owner is None:  # until its steps come, if they do
+        if trajectory.kept_day < 0 and not trajectory.indices:  # until its steps come, if they do
             trajectory.kept_day = event["occurred_at_us"] // 1000 // DAY_MS
             self._state.add_expiry(trajectory.kept_day, name, changes)
         self._state.put(name, trajectory, changes)
@@ -175,7 +173,12 @@ class LabelFold:
         if index >= most:
             reason = f"step {index} of a trajectory that may have {most} steps: raise `label.max_steps`"
             raise InvalidRecord("oversized", reason)
-        begins, persons = trajectory.owner is None, len(trajectory.users)
+        begins, persons = not trajectory.indices, len(trajectory.users)
+        if begins:
+            given = self._state.hand_over_unowned(name, trajectory, changes, rebuilding=out.replaying)
+            if given:
+                self._touched.pop(name_of(trajectory.trajectory_id), None)  # it is deleted
+                self._touched.update({key: (one, record) for key, one in given.items()})
         self._state.load_step(name, trajectory, index, changes)
         outcome, replaced = trajectory.add_step(step, record.offset, record.timestamp_ms)
         if begins or len(trajectory.users) > persons:
@@ -184,15 +187,11 @@ class LabelFold:
             # The retention period of a label without steps. It began at the event's time: `_keep` counts from arrival.
             self._state.remove_expiry(trajectory.kept_day, name, changes)
             trajectory.kept_day = -1
-        if begins:
-            self._drop_foreign_feedback(name, trajectory, record, changes, out)
         if outcome == "known":
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
         if outcome == "conflict":
             raise _conflict(index)
-        if outcome == "foreign":
-            raise _foreign_tenant()
         if outcome != "taken":
             out.count(metrics.SUPERSEDED.labels(record.topic, outcome))
             return
@@ -217,8 +216,6 @@ class LabelFold:
         changes: Changes,
         out: Outputs,
     ) -> None:
-        if trajectory.is_foreign(feedback["tenant"]):
-            raise _foreign_tenant()
         source = source_of(feedback)
         self._state.load_feedback(name, trajectory, source, changes)
         known = trajectory.feedback.get(source)
@@ -233,27 +230,12 @@ class LabelFold:
             self._state.put_demonstration(name, source, record.value, changes)
         elif known is not None and known["demonstrates"]:
             self._state.delete_demonstration(name, source, changes)
-        if trajectory.owner is None:
+        if not trajectory.indices:
             trajectory.add_early_feedback(feedback, RecordOrigin.of(record))
         elif trajectory.is_closed:
             signal = {"name": feedback["name"], "arrived": record.timestamp_ms}
             if is_too_late(self._spec_of(trajectory), signal, trajectory.closed_ms):
                 out.count(metrics.LATE.labels(feedback["name"]))
-
-    def _drop_foreign_feedback(
-        self, name: bytes, trajectory: TrajectoryState, first: Record, changes: Changes, out: Outputs
-    ) -> None:
-        """Dead-letter the feedback of other tenants that came before the first step."""
-        self._state.load_all(name, trajectory, changes)
-        tenants = {source: entry["tenant"] for source, entry in trajectory.feedback.items()}
-        for source, position in trajectory.drop_foreign_feedback().items():
-            self._state.delete_demonstration(name, source, changes)
-            if position is not None:
-                offset, at_ms, size, digest = position
-                out.dead_letter(
-                    RecordOrigin(GOVERNED_FEEDBACK, first.partition, offset, at_ms, first.key, size, digest),
-                    _foreign_tenant(tenants[source]),
-                )
 
     def _review_changed(self, changes: Changes, out: Outputs) -> None:
         """Review the next trajectories that a change of policies or specifications concerns."""
@@ -278,10 +260,6 @@ class LabelFold:
 
     def _spec_of(self, trajectory: TrajectoryState) -> RewardSpec:
         return self._specs.of(trajectory.environment, trajectory.agent).spec
-
-
-def _foreign_tenant(tenant: str = "") -> InvalidRecord:
-    return InvalidRecord("invalid", "names another tenant than the first step of this trajectory", tenant)
 
 
 def _conflict(index: int, tenant: str = "") -> InvalidRecord:

@@ -52,7 +52,7 @@ class LabelPublisher:
         if not trajectory.is_closed:
             other_inputs[REOPENED] = True
         digest = trajectory.inputs_digest(versioned.identity, counted.signals, other_inputs)
-        if trajectory.revision and trajectory.label_event_id(JOB, trajectory.revision, digest) == trajectory.label_id:
+        if trajectory.has_label(JOB, digest):
             return
         steps = self._state.steps(name, trajectory, changes)
         if any(map(is_erased, steps)):
@@ -70,7 +70,7 @@ class LabelPublisher:
         self._state.delete_content(name, trajectory, changes)  # loads all entries
         trajectory.erase()
         digest = trajectory.inputs_digest("", [], {"erased": True})
-        if trajectory.revision and trajectory.label_event_id(JOB, trajectory.revision, digest) == trajectory.label_id:
+        if trajectory.has_label(JOB, digest):
             return
         versioned = self._specs.of(trajectory.environment, trajectory.agent)
         counted = count_feedback(versioned.spec, [], trajectory.closed_ms)

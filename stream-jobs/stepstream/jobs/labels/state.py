@@ -1,8 +1,8 @@
 """Save the trajectories of one partition: their `TrajectoryState`, steps and demonstrations.
 
-Each trajectory has a short name (`name_of`). `TrajectoryStore` saves its state. Steps, and feedback with a
-demonstration, are saved as the encrypted records that came. Two indexes list the trajectories that wait for a timeout,
-and those that closed on each day.
+Each trajectory has a short name, of its tenant and id (`find_trajectory`). `TrajectoryStore` saves its state. Steps,
+and feedback with a demonstration, are saved as the encrypted records that came. Two indexes list the trajectories that
+wait for a timeout, and those that closed on each day.
 """
 
 import struct
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from stepstream.crypto.sealing import is_erased
+from stepstream.jobs.labels.find_trajectory import claim_id, find_trajectory, hand_over, release_id
 from stepstream.jobs.labels.person_index import add_persons, remove_persons
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.labels.trajectory_store import TrajectoryStore, name_of
@@ -39,12 +40,11 @@ class LabelState:
         self.orphans = sum(1 for _ in state.scan(_ORPHAN))
         """Number of trajectories with feedback and without steps."""
 
-    def trajectory(self, name: bytes, trajectory_id: str, changes: Changes) -> TrajectoryState:
-        """Return a trajectory, from the cache or the state; a new one if none is saved."""
-        trajectory = self._trajectories.get(name)
-        if trajectory is None:
-            trajectory = self._trajectories[name] = self.saved(name, changes) or TrajectoryState(trajectory_id)
-        return trajectory
+    def find(self, tenant: str | None, trajectory_id: str, changes: Changes) -> tuple[bytes, TrajectoryState]:
+        """Return the name and the trajectory of an event, from the cache or the state; a new one if none is saved."""
+        name, trajectory = find_trajectory(tenant, trajectory_id, lambda key: self.saved(key, changes), changes)
+        self._trajectories[name] = trajectory
+        return name, trajectory
 
     def saved(self, name: bytes, changes: Changes) -> TrajectoryState | None:
         """Return a saved trajectory without caching it; None: none is saved."""
@@ -156,12 +156,45 @@ class LabelState:
             if deleted == limit or _DAY.unpack_from(entry)[0] >= day:
                 break
             name = entry[_DAY.size :]
-            self.delete(name, self.trajectory(name, "", changes), changes)
+            trajectory = self.saved(name, changes)
+            if trajectory is None:
+                changes.delete(_EXPIRY + entry)
+            else:
+                self.delete(name, trajectory, changes)
             deleted += 1
         return deleted
 
+    def hand_over_unowned(
+        self, name: bytes, trajectory: TrajectoryState, changes: Changes, *, rebuilding: bool
+    ) -> dict[bytes, TrajectoryState]:
+        """Give what was collected under its id, without an owner, to a trajectory whose first step comes.
+
+        Returns:
+            The trajectories that got something, by name: feedback goes to that of its own tenant.
+        """
+        unowned = claim_id(name, trajectory, lambda key: self.saved(key, changes), changes, rebuilding=rebuilding)
+        if unowned is None or trajectory.owner is None:
+            return {}
+        by_id = name_of(trajectory.trajectory_id)
+        found = {trajectory.owner: (name, trajectory)}
+
+        def of_tenant(tenant: str) -> TrajectoryState:
+            if tenant not in found:
+                found[tenant] = self.find(tenant, trajectory.trajectory_id, changes)
+            self.load_all(*found[tenant], changes)
+            return found[tenant][1]
+
+        self.load_all(by_id, unowned, changes)
+        hand_over(unowned, trajectory.owner, of_tenant)
+        for source, entry in unowned.feedback.items():
+            if entry["demonstrates"] and (record := changes.get(_demonstration_key(by_id, source))) is not None:
+                self.put_demonstration(found[entry["tenant"] or trajectory.owner][0], source, record, changes)
+        self.delete(by_id, unowned, changes)
+        return dict(found.values())
+
     def delete(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
         """Delete everything about a trajectory."""
+        release_id(trajectory, changes)
         self.delete_content(name, trajectory, changes)
         self._store.delete(name, trajectory, changes)
         self.remove_waiting(name, changes)
@@ -173,7 +206,7 @@ class LabelState:
 
     def add_persons(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
         """List a trajectory under its tenant and persons."""
-        if trajectory.owner is not None and not trajectory.erased:
+        if trajectory.owner is not None and trajectory.indices and not trajectory.erased:
             add_persons(name, trajectory.owner, trajectory.users, changes)
 
     def remove_persons(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:

@@ -61,8 +61,9 @@ class Timeouts:
         components = sorted(component for component, deadline_ms in deadlines.items() if deadline_ms <= now_ms)
         reason = "waited" if components else self._closing(trajectory)[1]
         last, count = trajectory.highest_step, len(trajectory.indices)
+        origin: tuple[str | int, ...] = (trajectory.trajectory_id, reason, last, count, *components)
         return new_trajectory_closed(
-            event_id=derived_id(JOB, "closed", trajectory.trajectory_id, reason, last, count, *components),
+            event_id=derived_id(JOB, "closed", *origin, tenant=trajectory.tenant),
             occurred_at_us=now_ms * 1000,
             trajectory_id=trajectory.trajectory_id,
             reason=reason,
@@ -70,6 +71,7 @@ class Timeouts:
             steps=count,
             job=JOB,
             components=components,
+            tenant=trajectory.owner,
         )
 
     def _schedule(self, name: bytes, trajectory: TrajectoryState, changes: Changes | None = None) -> None:

@@ -6,8 +6,7 @@ some.
 
 Events come in any order and more than once. Everything derived from them (the step at an index, the closure, the
 identity of the label) depends on the set of events and not on their order. So state can be rebuilt by reading the
-input topics one after the other. One exception: the owner is the tenant of the first step on the log, and the order of
-one topic is the same in each replay.
+input topics one after the other.
 """
 
 import hashlib
@@ -21,12 +20,12 @@ from stepstream.jobs.labels.feedback_signal import origin_of, signal_of
 from stepstream.jobs.labels.index_set import IndexSet
 from stepstream.jobs.runtime.record import RecordOrigin
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, TrajectoryEnd
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import DEFAULT_TENANT, derived_id
+from stepstream.topics.label_precedence import label_precedence
 
-StepOutcome = Literal["taken", "known", "older", "retried", "conflict", "foreign"]
+StepOutcome = Literal["taken", "known", "older", "retried", "conflict"]
 """Result of `add_step`: `taken`, it is the step now; `known`, a duplicate; `older`, an older result of the same source;
-`retried`, a failed attempt beside a successful one; `conflict`, two sources claim one index and the other one has it;
-`foreign`, it names another tenant than the trajectory.
+`retried`, a failed attempt beside a successful one; `conflict`, two sources claim one index and the other one has it.
 """
 
 NO_STEP = -1
@@ -38,7 +37,7 @@ class TrajectoryState:
 
     trajectory_id: str
     owner: str | None = None
-    """Tenant of the first step on the log; None: no step yet."""
+    """Its tenant; None: only decisions of earlier releases came, which name none, and no step yet."""
     indices: IndexSet = field(default_factory=IndexSet)
     """Indices of all its steps."""
     steps: dict[int, list[Any]] = field(default_factory=dict)
@@ -116,9 +115,6 @@ class TrajectoryState:
         Several results of one source event: the one under the highest policy version is the step. Several sources for
         one index: an attempt without error wins, then the smallest source id (the earliest, if ids increase with time).
         """
-        if self.is_foreign(step["tenant"]):
-            return "foreign", None
-        self.owner = step["tenant"]
         index = step["step_index"]
         source, version, job = origin_of(step)
         calls = [call["call_id"] for call in step["response"]["tool_calls"]]
@@ -144,49 +140,20 @@ class TrajectoryState:
             self._add_end(step["event_id"], step["end"], step["step_index"], arrived_ms)
         return "taken", known
 
-    def is_foreign(self, tenant: str) -> bool:
-        """Return True if an event of this tenant names a trajectory of another tenant."""
-        return self.owner is not None and tenant != self.owner
-
     def add_early_feedback(self, feedback: Feedback, origin: RecordOrigin) -> None:
-        """Record the position of added feedback that came before the first step, for a later dead letter."""
+        """Record the position of added feedback that came before the first step, for a dead letter if none comes."""
         position = [origin.offset, origin.timestamp_ms, origin.value_bytes, origin.value_sha256]
         self.feedback[origin_of(feedback)[0]]["early"] = position
 
-    def drop_foreign_feedback(self) -> dict[str, list[Any] | None]:
-        """Remove the feedback of other tenants once the first step has set the owner. All entries must be loaded.
-
-        Returns:
-            Position as `early`, by event_id of its source; None: not recorded.
-        """
-        foreign_sources = [
-            source
-            for source, entry in self.feedback.items()
-            if entry["tenant"] is not None and self.is_foreign(entry["tenant"])
-        ]
-        positions: dict[str, list[Any] | None] = {}
-        if foreign_sources:
-            for source in foreign_sources:
-                entry = self.feedback.pop(source)
-                positions[source] = entry.get("early")
-                self.ends.pop(entry["id"], None)
-                self.changed_feedback.discard(source)
-                self.removed_feedback[source] = entry["slot"]
-                self.feedback_count -= 1
-            ending = [entry for entry in self.feedback.values() if entry["id"] in self.ends]
-            self.end_arrived_ms = min((max(1, entry["arrived"]) for entry in ending), default=0)
-            self.newest_us = max((entry["at"] for entry in ending), default=0)
-        return positions
-
     def add_feedback(self, feedback: Feedback, arrived_ms: int) -> bool:
-        """Add feedback of the owner; return False if it is a duplicate or an older result of its source.
+        """Add feedback; return False if it is a duplicate or an older result of its source.
 
         The entry of its source must be loaded if there is one.
         """
         source, version, job = origin_of(feedback)
         known = self.feedback.get(source)
         if known is not None:
-            if (known["version"], known["job"], known["id"]) >= (version, job, feedback["event_id"]):
+            if _result(known) >= (version, job, feedback["event_id"]):
                 return False
             self.ends.pop(known["id"], None)
         first_ms = arrived_ms if known is None else min(known["arrived"], arrived_ms)
@@ -202,6 +169,42 @@ class TrajectoryState:
             self.newest_us = max(self.newest_us, feedback["occurred_at_us"])
             self._add_end(feedback["event_id"], feedback["end"], -1 if last is None else last, arrived_ms)
         return True
+
+    def take_decisions(self, unowned: "TrajectoryState") -> None:
+        """Add the decisions about a trajectory without owner, and its label, to this one."""
+        closures = [one for one in unowned.closures if one not in self.closures and not self._is_obsolete(one)]
+        self.closures += closures
+        for name, given_up in unowned.given_up.items():
+            self.given_up[name] = min(self.given_up.get(name, given_up), given_up)
+        for reason, decision in unowned.holds.items():
+            self.holds[reason] = max(self.holds.get(reason, []), decision)
+        self.released = max(self.released, unowned.released)
+        known = label_precedence(self.revision, self.label_id)
+        if label_precedence(unowned.revision, unowned.label_id) > known:
+            self.revision, self.label_id = unowned.revision, unowned.label_id
+            self.withdrawn = unowned.withdrawn
+        self._update_times(0, unowned.arrived_ms)
+
+    def take_feedback(self, source: str, entry: dict[str, Any], end: list[Any] | None) -> None:
+        """Add an entry of feedback of another trajectory, unless a newer result of its source is known.
+
+        All entries must be loaded. `end` is the end that it reported, as in `ends`.
+        """
+        known = self.feedback.get(source)
+        if known is not None and _result(known) >= _result(entry):
+            return
+        if known is None:
+            self.feedback_slots += 1
+            self.feedback_count += 1
+        else:
+            self.ends.pop(known["id"], None)
+        slot = self.feedback_slots - 1 if known is None else known["slot"]
+        self.feedback[source] = entry | {"slot": slot}
+        self.changed_feedback.add(source)
+        self._update_times(0, entry["arrived"])
+        if end is not None:
+            self.newest_us = max(self.newest_us, entry["at"])
+            self._add_end(entry["id"], end[0], end[1], entry["arrived"])
 
     def close(self, closed: TrajectoryClosed) -> None:
         """Add a decision to close, or to stop waiting for components, of which the earliest counts."""
@@ -244,6 +247,11 @@ class TrajectoryState:
             else entry
             for entry in self.feedback.values()
         ]
+
+    @property
+    def tenant(self) -> str:
+        """Tenant of its derived ids."""
+        return DEFAULT_TENANT if self.owner is None else self.owner
 
     @property
     def agent(self) -> str:
@@ -356,7 +364,14 @@ class TrajectoryState:
 
     def label_event_id(self, job: str, revision: int, digest: str) -> str:
         """Return the event_id of a revision."""
-        return derived_id(job, self.trajectory_id, revision, digest)
+        return derived_id(job, self.trajectory_id, revision, digest, tenant=self.tenant)
+
+    def has_label(self, job: str, digest: str) -> bool:
+        """Return True if the last revision is of these inputs."""
+        return self.revision > 0 and self.label_id in (
+            self.label_event_id(job, self.revision, digest),
+            derived_id(job, self.trajectory_id, self.revision, digest),  # of a release without tenants in ids
+        )
 
     def _is_obsolete(self, closure: list[Any]) -> bool:
         """Return True if a step is known that the decision did not see, so that it can never count again."""
@@ -377,6 +392,10 @@ class TrajectoryState:
         self.ends[event_id] = [end, last]
         earliest = min(self.end_arrived_ms or arrived_ms, arrived_ms)
         self.end_arrived_ms = max(1, earliest)
+
+
+def _result(entry: Mapping[str, Any]) -> tuple[int, str, str]:
+    return entry["version"], entry["job"], entry["id"]
 
 
 def _version(entry: list[Any]) -> tuple[int, str, str]:

@@ -90,7 +90,7 @@ class TrajectoryStore:
 
 
 def name_of(identity: str) -> bytes:
-    """Return a name of fixed length for the id of a trajectory or an event."""
+    """Return a name of fixed length for the id of an event, or of a trajectory in earlier releases."""
     return hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 

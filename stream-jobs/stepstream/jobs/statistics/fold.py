@@ -15,7 +15,7 @@ from stepstream.jobs.statistics.expiry import Expiry
 from stepstream.jobs.statistics.log_window import LogWindow, window_of
 from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import DEFAULT_TENANT, derived_id, trajectory_name
 from stepstream.topics.label_precedence import label_precedence
 
 NAME = "measure"
@@ -43,9 +43,8 @@ class MeasureFold:
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Add a trajectory; it replaces its earlier revision."""
         label = cast(LabeledTrajectory, event)
-        key = _TRAJECTORY + _digest(label["trajectory_id"])
-        packed = changes.get(key)
-        before: dict[str, Any] = {"revision": 0, "label": "", "adds": []} if packed is None else orjson.loads(packed)
+        key = _TRAJECTORY + trajectory_name(label["tenant"], label["trajectory_id"])
+        before = _before(key, label, changes)
         revision, label_id = label["revision"], label["event_id"]
         if label_precedence(revision, label_id) <= label_precedence(before["revision"], before["label"]):
             out.count(metrics.DUPLICATES.labels(record.topic))
@@ -64,10 +63,7 @@ class MeasureFold:
             difference[cohort] = difference.get(cohort, Sums()).plus(sums)
         for cohort, sums in difference.items():
             self._add(cohort, sums, record, label, window, changes, out)
-        whole, whole_sums = adds[0]
-        self._snapshots[key] = _snapshot(
-            "trajectory", label["trajectory_id"], whole, whole_sums, record, label, label["trajectory_id"]
-        )
+        self._snapshots[key] = _snapshot("trajectory", _key_of(label), *adds[0], record, label)
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Publish one snapshot of each trajectory, cohort and period that the batch changed."""
@@ -105,7 +101,38 @@ class MeasureFold:
             window.count("cohort", changes, out)
         total = sums if packed is None else Sums(*orjson.loads(packed)).plus(sums)
         changes.put(key, orjson.dumps(tuple(total)))
-        self._snapshots[key] = _snapshot("cohort", identity, cohort, total, record, label, None)
+        self._snapshots[key] = _snapshot("cohort", identity, cohort, total, record, label)
+
+
+def _before(key: bytes, label: LabeledTrajectory, changes: Changes) -> dict[str, Any]:
+    """Return the saved state of a trajectory.
+
+    Earlier releases saved it by the id alone, which belonged to one tenant. A trajectory without a state of its own
+    takes that one over if it has a lower revision: then it is the same trajectory, since the first revision of every
+    trajectory is 1 and has come.
+    """
+    by_id = _TRAJECTORY + _digest(label["trajectory_id"])
+    for saved in (key, by_id):
+        packed = changes.get(saved)
+        if packed is None:
+            continue
+        state: dict[str, Any] = orjson.loads(packed)
+        if saved == key or state["revision"] < label["revision"]:
+            if saved == by_id:
+                changes.delete(by_id)
+            return state
+    return {"revision": 0, "label": "", "adds": []}
+
+
+def _key_of(label: LabeledTrajectory) -> str:
+    """Return the key of a trajectory's statistics: its id, which is the key of earlier releases; else a JSON array.
+
+    The keys of cohorts are JSON arrays too, with more elements.
+    """
+    tenant, trajectory_id = label["tenant"], label["trajectory_id"]
+    if tenant == DEFAULT_TENANT and not trajectory_id.startswith("["):
+        return trajectory_id
+    return orjson.dumps([tenant, trajectory_id]).decode()
 
 
 def _snapshot(
@@ -115,8 +142,8 @@ def _snapshot(
     sums: Sums,
     record: Record,
     label: LabeledTrajectory,
-    trajectory_id: str | None,
 ) -> TrajectoryStats:
+    is_cohort = scope == "cohort"
     counts = sums._asdict()
     reward, duration = counts.pop("reward"), counts.pop("duration")
     version = record.offset + 1
@@ -127,7 +154,8 @@ def _snapshot(
         key=key,
         partition=record.partition,
         version=version,
-        trajectory_id=trajectory_id,
+        trajectory_id=None if is_cohort else label["trajectory_id"],
+        tenant=None if is_cohort else label["tenant"],
         **cohort._asdict(),
         **counts,
         reward_sum=reward / REWARD_UNIT,

@@ -16,6 +16,7 @@ from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.labels.feedback_signal import source_of
+from stepstream.jobs.labels.find_trajectory import claim_id, find_trajectory, hand_over, release_id
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.labels.trajectory_store import TrajectoryStore, name_of
 from stepstream.jobs.runtime import metrics
@@ -29,7 +30,7 @@ from stepstream.jobs.verifiers.pool import CaseResult
 from stepstream.jobs.verifiers.specification import Verification
 from stepstream.topics.catalogue import CLOSURES, FEEDBACK, GOVERNED_STEPS
 from stepstream.topics.events import Consent, Feedback, Step, TrajectoryClosed, new_feedback
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import DEFAULT_TENANT, derived_id
 from stepstream.topics.trusted_sources import SHADOW_PREFIX
 
 NAME = "verify"
@@ -92,18 +93,17 @@ class VerifyFold:
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Save a step, or record the end of a trajectory."""
-        name = name_of(event["trajectory_id"])
-        trajectory = self._load_trajectory(name, event["trajectory_id"], changes)
-        if record.topic != CLOSURES and trajectory.is_foreign(event["tenant"]):
-            return  # `label` dead-letters it
+
+        def saved(key: bytes) -> TrajectoryState | None:
+            return self._saved(key, changes)
+
+        name, trajectory = find_trajectory(event["tenant"], event["trajectory_id"], saved, changes)
         if record.topic == GOVERNED_STEPS:
             step = cast(Step, event)
-            begins = trajectory.owner is None
+            if not trajectory.indices:
+                self._hand_over_unowned(name, trajectory, record, changes, rebuilding=out.replaying)
             self._store.load_step(name, trajectory, step["step_index"], changes)
             noted, _ = trajectory.add_step(step, record.offset, record.timestamp_ms)
-            if begins:
-                self._store.load_all(name, trajectory, changes)
-                trajectory.drop_foreign_feedback()
             if noted == "taken":
                 assert record.value is not None
                 changes.put(_step_key(name, step["step_index"]), record.value)
@@ -145,16 +145,17 @@ class VerifyFold:
                 break
             expired += 1
             name = entry[_DAY.size :]
-            trajectory = self._load_trajectory(name, "", changes)
+            trajectory = self._saved(name, changes)
+            if trajectory is None:
+                changes.delete(_EXPIRY + entry)
+                continue
             if (newest := trajectory.arrived_ms // _DAY_MS) >= day - self._keep_days:
                 changes.delete(_EXPIRY + entry)
                 self._keep(name, trajectory, newest, changes)
                 self._store.put(name, trajectory, changes)
                 continue
             out.count(metrics.STATE_REMOVED.labels("trajectory", "age"))
-            self._store.delete(name, trajectory, changes)
-            for key in (_EXPIRY + entry, _DONE + name, *(_step_key(name, index) for index in trajectory.indices)):
-                changes.delete(key)
+            self._delete(name, trajectory, changes)
         self._swept_day = day
 
     def _keep(self, name: bytes, trajectory: TrajectoryState, day: int, changes: Changes) -> None:
@@ -171,6 +172,8 @@ class VerifyFold:
         # By source events: governing history again must not judge it again.
         self._store.load_all(name, trajectory, changes)
         sources = sorted((str(index), entry[1]) for index, entry in trajectory.steps.items())
+        if trajectory.tenant != DEFAULT_TENANT:
+            sources.append(("tenant", trajectory.tenant))  # the digests of the default tenant stay as they were
         digest = hashlib.blake2b(orjson.dumps(sources), digest_size=16).hexdigest()
         packed = changes.get(_DONE + name)
         before = None if packed is None else packed.decode()
@@ -211,11 +214,44 @@ class VerifyFold:
             for verdict in result.verdicts:
                 out.emit(FEEDBACK, one.trajectory.trajectory_id, _feedback(one, verdict))
 
-    def _load_trajectory(self, name: bytes, trajectory_id: str, changes: Changes) -> TrajectoryState:
+    def _saved(self, name: bytes, changes: Changes) -> TrajectoryState | None:
         touched = self._touched.get(name)
-        if touched is not None:
-            return touched[0]
-        return self._store.head(name, changes) or TrajectoryState(trajectory_id)
+        return touched[0] if touched is not None else self._store.head(name, changes)
+
+    def _hand_over_unowned(
+        self, name: bytes, trajectory: TrajectoryState, record: Record, changes: Changes, *, rebuilding: bool
+    ) -> None:
+        """Give what was collected under its id, without an owner, to a trajectory whose first step comes."""
+
+        def saved(key: bytes) -> TrajectoryState | None:
+            return self._saved(key, changes)
+
+        def of_tenant(tenant: str) -> TrajectoryState:
+            found = name, trajectory
+            if tenant != trajectory.owner:
+                found = find_trajectory(tenant, trajectory.trajectory_id, saved, changes)
+            self._store.load_all(*found, changes)
+            self._touched[found[0]] = found[1], record
+            return found[1]
+
+        unowned = claim_id(name, trajectory, saved, changes, rebuilding=rebuilding)
+        if unowned is None or trajectory.owner is None:
+            return
+        by_id = name_of(trajectory.trajectory_id)
+        self._store.load_all(by_id, unowned, changes)
+        hand_over(unowned, trajectory.owner, of_tenant)
+        self._delete(by_id, unowned, changes)
+        self._touched.pop(by_id, None)
+
+    def _delete(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
+        self._store.delete(name, trajectory, changes)
+        release_id(trajectory, changes)
+        for key in (
+            _EXPIRY + _DAY.pack(max(0, trajectory.kept_day)) + name,
+            _DONE + name,
+            *(_step_key(name, index) for index in trajectory.indices),
+        ):
+            changes.delete(key)
 
 
 def _feedback(work: _Work, verdict: Verdict) -> Feedback:

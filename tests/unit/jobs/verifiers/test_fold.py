@@ -11,7 +11,6 @@ from stream_records import as_governed, make_ending, make_steps
 
 from stepstream.config import Settings
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
-from stepstream.jobs.labels.trajectory_store import name_of
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.verifiers.base import Case, NoVerdict, Source, Unavailable, UnverifiableCase, Verdict
 from stepstream.jobs.verifiers.fold import JOB, VerifyFold
@@ -19,6 +18,7 @@ from stepstream.jobs.verifiers.options import VerifierContext
 from stepstream.jobs.verifiers.pool import VerifierPool
 from stepstream.jobs.verifiers.specification import Verification, VerificationConfig, load
 from stepstream.topics.events import new_message, new_tool_call, new_trajectory_closed
+from stepstream.topics.ids import trajectory_name
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -283,6 +283,6 @@ def test_what_never_closes_or_has_no_step_expires() -> None:
     late = run.record("governed-steps", talk("open", count=3)[2], at_ms=1_760_000_100_000 + 2 * day_ms)
     run.feed([late])
     run.tick(1_760_000_100_000 + 4 * day_ms)
-    assert {key[1:17] for key in run.state.content if key[:1] == b"h"} == {name_of("open")}
+    assert {key[1:17] for key in run.state.content if key[:1] == b"h"} == {trajectory_name("default", "open")}
     run.tick(1_760_000_100_000 + 6 * day_ms)
     assert run.state.content == {}
