@@ -37,7 +37,7 @@ class Path:
 
     def __init__(self, plain: type[PlainStepWriter]) -> None:
         span_index = SpanIndex(100)
-        self._intake = Intake(Assembler("test/1", span_index), plain("test/1", span_index), "test/1", lambda _: False)
+        self._intake = Intake(Assembler("test/1", span_index), plain("test/1", span_index), "test/1", lambda *_: False)
         self.encoded = 0
 
     def take(self, body: bytes) -> list[Any]:

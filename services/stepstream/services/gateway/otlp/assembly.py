@@ -1,7 +1,7 @@
 """Assemble a trace's steps and feedback: each call's step, its tools, and its parent trajectory.
 
-No clock and no I/O; `SpanIndex` is the only state. A record's id derives from trace, span and kind, so a span that is
-sent twice gives one event. `fast_path` and `fast_steps` handle the most common traces; this path handles all.
+No clock and no I/O; `SpanIndex` is the only state. A record's id derives from tenant, trace, span and kind, so a span
+that is sent twice gives one event. `fast_path` and `fast_steps` handle the most common traces; this path handles all.
 """
 
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ class Assembler:
             tools = attach(trace, runs, steps)
             self._mark_ended(trace, runs, steps)
         subjects = TraceSubjects(trace, runs, steps, tools)
-        self._add_subjects(trace, subjects)
+        self._add_subjects(trace, subjects, defaults.tenant)
         for feedback in feedback_of(trace, subjects, self._span_index, defaults, JOB):
             feedback["producer"] = self._producer
             records.append(AssembledRecord(FEEDBACK, feedback["trajectory_id"], feedback))
@@ -152,7 +152,7 @@ class Assembler:
         step.update(identity.fields)  # type: ignore[typeddict-item]
         response_id = text(attributes.get("gen_ai.response.id"))
         self._span_index.add_step(span.trace_id, span.span_id, (trajectory_id, index, owner_of(step)), response_id)
-        step["event_id"] = derived_id(JOB, span.trace_id, span.span_id, "step")
+        step["event_id"] = derived_id(JOB, span.trace_id, span.span_id, "step", tenant=defaults.tenant)
         step["occurred_at_us"] = span.start_ns // 1000
         step["producer"] = self._producer
         step["trajectory_id"] = trajectory_id
@@ -183,7 +183,7 @@ class Assembler:
         stated = span.attributes.get("stepstream.step_index")
         if stated is not None:
             stated = integer(stated, 31)
-        position = self._span_index.step_of(span.trace_id, span.span_id)
+        position = self._span_index.step_of(tenant, span.trace_id, span.span_id)
         if known is None:
             # A gateway that has stopped since may have counted a conversation's earlier steps. The prompt's answers
             # give their number. A gap is visible; a duplicate index would lose a step.
@@ -214,15 +214,15 @@ class Assembler:
                 if known is not None:
                     known.messages = ()  # frees memory: steps rarely follow
 
-    def _add_subjects(self, trace: Trace, subjects: TraceSubjects) -> None:
+    def _add_subjects(self, trace: Trace, subjects: TraceSubjects, tenant: str) -> None:
         """Remember the subjects of agents' and tools' spans for evaluations in later requests."""
         if subjects.whole_trace is None:
             return
-        self._span_index.add_subject(trace.trace_id, "", subjects.whole_trace)
+        self._span_index.add_subject(tenant, trace.trace_id, "", subjects.whole_trace)
         for span in trace.spans.values():
             subject = subjects.subject_of(span) if span.role is AGENT or span.role is TOOL else None
             if subject is not None:
-                self._span_index.add_subject(trace.trace_id, span.span_id, subject)
+                self._span_index.add_subject(tenant, trace.trace_id, span.span_id, subject)
 
 
 def _answers(prompt: list[Message]) -> int:

@@ -71,7 +71,10 @@ def feedback_of(
         subject = subjects.subject_of(span) if span is not None else None
         if subject is None and span_id:
             ids = [span_id, *(holder.parent_id for holder in holders)]
-            subject = next(filter(None, (span_index.subject_of(trace.trace_id, each) for each in ids if each)), None)
+            subject = next(
+                filter(None, (span_index.subject_of(defaults.tenant, trace.trace_id, each) for each in ids if each)),
+                None,
+            )
         response_id = text(a.get("gen_ai.response.id"))
         if response_id and (subject is None or subject.step_index is None):
             subject = span_index.subject_of_response(defaults.tenant, response_id) or subject
@@ -83,7 +86,7 @@ def feedback_of(
             subject = (
                 conversation
                 or subjects.whole_trace
-                or span_index.subject_of(trace.trace_id, "")
+                or span_index.subject_of(defaults.tenant, trace.trace_id, "")
                 or Subject(trace.trace_id)
             )
         if not subject.trajectory_id:
@@ -97,7 +100,7 @@ def feedback_of(
             owner.consent if owner is not None else context.fields["consent"]
         )
         yield new_feedback(
-            event_id=derived_id(job, *identity),
+            event_id=derived_id(job, *identity, tenant=defaults.tenant),
             occurred_at_us=time_ns // 1000,
             producer="",
             tenant=defaults.tenant,

@@ -72,14 +72,14 @@ class PlainStepWriter:
         elif trajectory.tools_hash:
             return None
         owner = Owner(tenant, None, cast(Consent, fields[1]))
-        span_index.add_subject(trace_id, "", Subject(trace_id, owner=owner))
+        span_index.add_subject(tenant, trace_id, "", Subject(trace_id, owner=owner))
         if trace.agent is not None:
-            span_index.add_subject(trace_id, trace.agent.span_id, Subject(trace_id, owner=owner))
+            span_index.add_subject(tenant, trace_id, trace.agent.span_id, Subject(trace_id, owner=owner))
         events: list[EncodedEvent] = []
         last = calls[-1]
         for call in calls:
             span_id, prompt = call.span_id, call.prompt
-            position = span_index.step_of(trace_id, span_id)
+            position = span_index.step_of(tenant, trace_id, span_id)
             is_repeated = False
             if position is not None and position[0] == trace_id:
                 index = position[1]
@@ -94,7 +94,7 @@ class PlainStepWriter:
                 trajectory.messages = [*prompt, call.response]
             span_index.add_step(trace_id, span_id, (trace_id, index, owner), call.response_id)
             new = prompt[shared:] if shared else prompt
-            event_id = derived_id(JOB, trace_id, span_id, "step")
+            event_id = derived_id(JOB, trace_id, span_id, "step", tenant=tenant)
             at = call.start_ns // 1000
             body = b"".join(
                 (

@@ -49,9 +49,9 @@ class Intake:
     """Decides for each trace of a request whether it is complete."""
 
     def __init__(
-        self, assembler: Assembler, plain: PlainStepWriter, producer: str, is_open: Callable[[str], bool]
+        self, assembler: Assembler, plain: PlainStepWriter, producer: str, is_open: Callable[[str, str], bool]
     ) -> None:
-        """Set the path for plain traces and the general one; `is_open`: True if earlier parts of a trace wait."""
+        """Set the paths for plain traces and for others; `is_open`: True if earlier parts of a tenant's trace wait."""
         self._assembler = assembler
         self._plain = plain
         self._producer = producer
@@ -78,7 +78,7 @@ class Intake:
         open_ids: list[str] = []
         for trace_id, gathered in traces.items():
             trace = others.get(trace_id)
-            if self._is_open(trace_id):
+            if self._is_open(defaults.tenant, trace_id):
                 open_ids.append(trace_id)
                 continue
             if trace is None:

@@ -41,6 +41,8 @@ PAUSE_S = 1.0
 MAX_PUBLISHED = 1_000
 
 
+TraceKey = tuple[str, str]
+"""Tenant and trace id: tenants may send spans of one trace, and each gets its own part."""
 Publish = Callable[[list[AssembledRecord]], list[str]]
 """Blocks until Kafka has acknowledged the records, and returns the reasons for permanently rejected ones; raises
 `NotDelivered` after a timeout."""
@@ -69,9 +71,9 @@ class OpenTraces:
         self._codec = codec
         self._assemble = assemble
         self._agent = agent
-        self._open: OrderedDict[str, _OpenTrace] = OrderedDict()
-        self._published: OrderedDict[str, _OpenTrace] = OrderedDict()
-        self._expected: OrderedDict[str, None] = OrderedDict()
+        self._open: OrderedDict[TraceKey, _OpenTrace] = OrderedDict()
+        self._published: OrderedDict[TraceKey, _OpenTrace] = OrderedDict()
+        self._expected: OrderedDict[TraceKey, None] = OrderedDict()
         self._positions: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._stopping = threading.Event()
@@ -83,15 +85,16 @@ class OpenTraces:
         self._publish = publish
         self._thread.start()
 
-    def expect(self, trace_id: str) -> None:
+    def expect(self, tenant: str, trace_id: str) -> None:
         """Note that a part of this trace is being sent to Kafka."""
-        self._expected[trace_id] = None
+        self._expected[tenant, trace_id] = None
         if len(self._expected) > 100 * MAX_PUBLISHED:
             self._expected.popitem(last=False)
 
-    def is_open(self, trace_id: str) -> bool:
+    def is_open(self, tenant: str, trace_id: str) -> bool:
         """Return True if parts of this trace wait or waited, so that new parts must join them."""
-        return trace_id in self._expected or trace_id in self._open or trace_id in self._published
+        key = tenant, trace_id
+        return key in self._expected or key in self._open or key in self._published
 
     def close(self) -> None:
         """Leave the group and end the thread; blocks for up to 10 s."""
@@ -152,18 +155,18 @@ class OpenTraces:
             self._positions[partition] = offset + 1
             return
         self._positions[partition] = offset + 1
-        trace_id = record["trace_id"]
-        entry = self._open.pop(trace_id, None)
+        key = record["tenant"], record["trace_id"]
+        entry = self._open.pop(key, None)
         if entry is None:
-            entry = self._published.pop(trace_id, None)
+            entry = self._published.pop(key, None)
             if entry is None:
                 entry = _OpenTrace(
-                    Trace(trace_id),
+                    Trace(record["trace_id"]),
                     Defaults(record["tenant"], record["consent"], self._agent),
                     (partition, offset),
                 )
             entry.position = partition, offset
-        self._open[trace_id] = entry
+        self._open[key] = entry
         for span in spans:
             entry.trace.add(span)
         for record_log in logs:
@@ -174,30 +177,32 @@ class OpenTraces:
     def _publish_settled(self, now: float) -> None:
         options = self._settings.otlp
         open_bytes = sum(entry.bytes for entry in self._open.values())
-        for trace_id, entry in list(self._open.items()):  # those without a part for the longest time come first
+        for key, entry in list(self._open.items()):  # those without a part for the longest time come first
             wait = options.grace_s if entry.trace.has_root() else options.settle_s
             if now - entry.seen_at < wait and open_bytes <= options.open_mb * 1_000_000:
                 continue
             try:
-                if reason := self._publish_trace(trace_id, entry):
-                    self._dead_letter(entry.position, trace_id.encode(), entry.bytes, None, "invalid", reason)
+                if reason := self._publish_trace(entry):
+                    self._dead_letter(
+                        entry.position, entry.trace.trace_id.encode(), entry.bytes, None, "invalid", reason
+                    )
             except Exception as error:  # any failure to publish: keep the trace and retry
-                log.warning("trace %s waits, will retry: %s", trace_id, error)
+                log.warning("trace %s waits, will retry: %s", entry.trace.trace_id, error)
                 return
             open_bytes -= entry.bytes
-            del self._open[trace_id]
-            self._expected.pop(trace_id, None)
-            self._published[trace_id] = entry
+            del self._open[key]
+            self._expected.pop(key, None)
+            self._published[key] = entry
             if len(self._published) > MAX_PUBLISHED:
                 self._published.popitem(last=False)
 
-    def _publish_trace(self, trace_id: str, entry: _OpenTrace) -> str:
+    def _publish_trace(self, entry: _OpenTrace) -> str:
         """Publish a trace's records; return why some are permanently rejected, or empty text."""
         assert self._publish is not None
         try:
             records = self._assemble(entry.trace, entry.defaults)
         except Exception as error:  # it would block all other traces forever
-            log.exception("cannot assemble trace %s", trace_id)
+            log.exception("cannot assemble trace %s", entry.trace.trace_id)
             return f"the trace cannot be assembled: {type(error).__name__}"
         return "; ".join(self._publish(records)) if records else ""
 
@@ -244,8 +249,8 @@ class OpenTraces:
 
     def _drop_partitions(self, partitions: set[int]) -> None:
         for table in (self._open, self._published):
-            for trace_id in [name for name, entry in table.items() if entry.position[0] in partitions]:
-                del table[trace_id]
+            for key in [key for key, entry in table.items() if entry.position[0] in partitions]:
+                del table[key]
         for partition in partitions:
             self._positions.pop(partition, None)
             self._committed.pop(partition, None)

@@ -132,7 +132,7 @@ class OtlpReceiver:
                     result = self._intake.logs(wire.logs(body, kind), defaults, now_us())
             for record in result.records:
                 if record.topic == OPEN_TRACES:
-                    self._open.expect(record.key)
+                    self._open.expect(defaults.tenant, record.key)
             try:
                 for reason in await self._deliver(result.records, self._settings.otlp.acknowledge_s):
                     result.reject(reason)

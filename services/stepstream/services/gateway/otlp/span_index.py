@@ -1,4 +1,7 @@
-"""Remember the step of each span, for stable step indices and for evaluations that arrive later."""
+"""Remember the step of each span, for stable step indices and for evaluations that arrive later.
+
+A tenant sees its own only: trace and response ids are chosen by senders, and tenants may take part in one trace.
+"""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -47,8 +50,8 @@ class SpanIndex:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
-        self._spans: OrderedDict[tuple[str, str], StepPosition] = OrderedDict()
-        self._subjects: OrderedDict[tuple[str, str], Subject] = OrderedDict()
+        self._spans: OrderedDict[tuple[str, str, str], StepPosition] = OrderedDict()
+        self._subjects: OrderedDict[tuple[str, str, str], Subject] = OrderedDict()
         self._responses: OrderedDict[tuple[str, str], StepPosition] = OrderedDict()
 
     def trajectory(self, tenant: str, trajectory_id: str) -> Trajectory | None:
@@ -67,27 +70,29 @@ class SpanIndex:
 
     def add_step(self, trace_id: str, span_id: str, position: StepPosition, response_id: str) -> None:
         """Add the step of a span, also by the provider's id of its response (empty: none)."""
-        self._spans[trace_id, span_id] = position
+        tenant = position[2].tenant
+        self._spans[tenant, trace_id, span_id] = position
         if len(self._spans) > 4 * self._limit:
             self._spans.popitem(last=False)
         if response_id:
-            self._responses[position[2].tenant, response_id] = position
+            self._responses[tenant, response_id] = position
             if len(self._responses) > 4 * self._limit:
                 self._responses.popitem(last=False)
 
-    def add_subject(self, trace_id: str, span_id: str, subject: Subject) -> None:
+    def add_subject(self, tenant: str, trace_id: str, span_id: str, subject: Subject) -> None:
         """Add the subject of a span that is no step, or of a whole trace (empty `span_id`)."""
-        self._subjects[trace_id, span_id] = subject
+        self._subjects[tenant, trace_id, span_id] = subject
         if len(self._subjects) > 4 * self._limit:
             self._subjects.popitem(last=False)
 
-    def step_of(self, trace_id: str, span_id: str) -> StepPosition | None:
+    def step_of(self, tenant: str, trace_id: str, span_id: str) -> StepPosition | None:
         """Return the step of a span."""
-        return self._spans.get((trace_id, span_id))
+        return self._spans.get((tenant, trace_id, span_id))
 
-    def subject_of(self, trace_id: str, span_id: str) -> Subject | None:
+    def subject_of(self, tenant: str, trace_id: str, span_id: str) -> Subject | None:
         """Return the subject of a span, or of its trace (empty `span_id`)."""
-        return _subject(self._spans.get((trace_id, span_id))) or self._subjects.get((trace_id, span_id))
+        key = tenant, trace_id, span_id
+        return _subject(self._spans.get(key)) or self._subjects.get(key)
 
     def subject_of_response(self, tenant: str, response_id: str) -> Subject | None:
         """Return the step of a model's response, by the provider's id of it."""
