@@ -66,6 +66,14 @@ def test_an_unused_id_is_unknown(client: Client, ask: Ask) -> None:
     assert json.loads(ask("nobody", "--json").output)["state"] == "unknown"
 
 
+def test_a_trajectory_of_another_tenant_is_found_by_its_tenant(client: Client, ask: Ask) -> None:
+    put(client, "governed-steps", step(tenant="acme"))
+    put(client, "labeled-trajectories", label(), label(tenant="acme", trainable=False, flags=["held:by_hand"]))
+    assert answer(ask)["state"] == "waiting"
+    assert json.loads(ask("t", "--tenant", "acme", "--json").output)["state"] == "not_trainable"
+    assert "tenant nobody has no such trajectory, but acme, default" in ask("t", "--tenant", "nobody").output
+
+
 def test_a_withheld_trajectory_has_the_reason_consent(client: Client, ask: Ask) -> None:
     put(client, "governance-audit", SAMPLES["governance-audit"] | {"action": "withheld", "found": {}})
     assert (answer(ask)["state"], answer(ask)["reason"]) == ("withheld", "consent")

@@ -259,6 +259,81 @@ def test_learner_time_splits_an_update_into_shares(tables: Client) -> None:
     assert row == [(7, 8.0, 0.75, 0.125, 0.125, 0.0)]
 
 
+def same_names(tenant: str, reward: float) -> list[tuple[str, Any]]:
+    """Records of a tenant with the names and event ids that another one's have."""
+    hold = SAMPLES["curation"] | {"tenant": tenant, "by": tenant}
+    label = trajectory("t", tenant=tenant, reward=reward, flags=["held:by_hand"])
+    return [
+        ("governed-steps", step("t", tenant=tenant)),
+        ("governed-feedback", feedback("f", tenant=tenant, trajectory_id="t", value=reward)),
+        ("labeled-trajectories", label),
+        ("closures", SAMPLES["closures"] | {"tenant": tenant, "trajectory_id": "t"}),
+        ("curation", hold | {"trajectory_id": "t"}),
+        ("governance-audit", SAMPLES["governance-audit"] | {"tenant": tenant}),
+        ("training-decisions", training_decision("t", tenant=tenant)),
+    ]
+
+
+OF_TRAJECTORIES = (
+    "steps",
+    "feedback",
+    "trajectories",
+    "trajectory_steps",
+    "reward_components",
+    "closures",
+    "curation",
+    "governance_audit",
+    "training_decisions",
+)
+
+
+def test_tenants_with_the_same_names_have_rows_of_their_own(tables: Client) -> None:
+    write(tables, *same_names("ours", 1.0), *same_names("theirs", 0.0), times=2)
+    for table in OF_TRAJECTORIES:
+        found = tables.query(f"SELECT tenant, count() FROM {table} FINAL GROUP BY tenant ORDER BY tenant").result_rows
+        each = 2 if table == "reward_components" else 1
+        assert found == [("ours", each), ("theirs", each)], table
+    for view in ("current_steps", "current_feedback", "current_reward_components", "step_consents"):
+        assert tables.query(f"SELECT uniqExact(tenant) FROM {view}").result_rows == [(2,)], view
+    query = "SELECT tenant, by FROM quarantine ORDER BY tenant"
+    assert tables.query(query).result_rows == [("ours", "ours"), ("theirs", "theirs")]
+    retraction = feedback("r", tenant="theirs", trajectory_id="t", retracts="f")
+    write(tables, ("governed-feedback", retraction))
+    assert tables.query("SELECT events, mean FROM feedback_counts").result_rows == [(1, 1.0)]
+    assert tables.query("SELECT sum(steps) FROM steps_per_second").result_rows == [(2,)]
+    assert first_row(tables, QUERIES["totals"].sql) == {"steps": 2, "trajectories": 2}
+
+
+def test_a_database_of_a_release_without_tenants_gets_them(store_settings: Settings) -> None:
+    own = store_settings.clickhouse.model_copy(update={"database": "by_id"})
+    settings = store_settings.model_copy(update={"clickhouse": own})
+    with connection.connect(settings.clickhouse) as server:
+        server.command("CREATE DATABASE by_id")
+    with connection.connect(settings.clickhouse, database="by_id") as client:
+        for migration in migrations()[:-1]:
+            for statement in migration.statements():
+                client.command(statement)
+        for topic, record in same_names("ours", 1.0):
+            for table, row in rows(topic, record):
+                columns = TABLES[table].columns
+                lacks = table in ("closures", "curation", "trajectory_steps")
+                places = [n for n, name in enumerate(columns) if not (lacks and name == "tenant")]
+                client.insert(table, [[row[n] for n in places]], column_names=[columns[n] for n in places])
+        migrate(settings)
+        write(client, *same_names("ours", 1.0), *same_names("theirs", 0.0))
+        for table in OF_TRAJECTORIES:
+            found = client.query(f"SELECT tenant, count() FROM {table} FINAL GROUP BY tenant ORDER BY 1").result_rows
+            each = 2 if table == "reward_components" else 1
+            assert found == [("ours", each), ("theirs", each)], table
+        [(keys,)] = client.query(
+            "SELECT countIf(startsWith(sorting_key, 'tenant, trajectory_id')) FROM system.tables "
+            "WHERE database = currentDatabase() AND engine LIKE '%MergeTree'"
+        ).result_rows
+        assert keys == len(OF_TRAJECTORIES)
+        left = "SELECT name FROM system.tables WHERE database = 'by_id' AND name LIKE '%\\_before'"
+        assert client.query(left).result_rows == []
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

@@ -144,7 +144,7 @@ def export(name: str, where: str, purpose: Any, with_tokens: bool, out: Path | N
 
     from stepstream.embedded.addresses import resolve_addresses
     from stepstream.jobs.clickhouse.connection import connect
-    from stepstream.jobs.clickhouse.export import UnbalancedCondition, episodes, matching_ids
+    from stepstream.jobs.clickhouse.export import UnbalancedCondition, episodes, matching_pages
 
     if name == PARQUET and out is None:
         raise click.UsageError("Parquet cannot go to standard output: give --out FILE")
@@ -160,8 +160,8 @@ def export(name: str, where: str, purpose: Any, with_tokens: bool, out: Path | N
         try:
             tokens_of = stack.enter_context(_token_lookup(client, where, purpose)) if with_tokens else None
             write = stack.enter_context(_writer(name, out))
-            for ids in matching_ids(client, where, purpose):
-                for episode in episodes(client, ids, purpose, tokens_of):
+            for page in matching_pages(client, where, purpose):
+                for episode in episodes(client, page, purpose, tokens_of):
                     write(episode)
                     tokens += sum(step["fidelity"] == "token" for step in episode.steps)
                     progress.add(1, steps=len(episode.steps), feedback=len(episode.feedback))
@@ -189,10 +189,10 @@ def _log() -> Iterator[Any]:
 def _token_lookup(client: Any, where: str, purpose: Any) -> Iterator[Any]:
     """Read the matching steps from the log; yield a function that returns a step with its tokens."""
     from stepstream.crypto.key_ring import sealing_codec
-    from stepstream.jobs.clickhouse.export import matching_ids
+    from stepstream.jobs.clickhouse.export import matching_pages
     from stepstream.jobs.clickhouse.step_cache import StepCache
 
-    wanted = {name for ids in matching_ids(client, where, purpose) for name in ids}
+    wanted = {(page.tenant, name) for page in matching_pages(client, where, purpose) for name in page.ids}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         cache = stack.enter_context(closing(StepCache(folder / "steps.db")))

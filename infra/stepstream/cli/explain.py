@@ -10,6 +10,7 @@ import orjson
 
 from stepstream.config import load
 from stepstream.embedded.addresses import resolve_addresses
+from stepstream.topics.ids import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from stepstream.cli.trajectory_status import Facts, Row, TrajectoryStatus
@@ -19,34 +20,38 @@ UNKNOWN = 1
 
 @click.command()
 @click.argument("trajectory")
+@click.option("--tenant", default=DEFAULT_TENANT, show_default=True, help="Tenant of the trajectory.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def explain(trajectory: str, as_json: bool) -> None:
+def explain(trajectory: str, tenant: str, as_json: bool) -> None:
     """Explain whether a learner trained on TRAJECTORY, and if not, why not and what would change that.
 
     The answer comes from the store, which is seconds behind the log. Exit status 1: the trajectory is unknown.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
-    from stepstream.cli.trajectory_queries import facts_of
+    from stepstream.cli.trajectory_queries import facts_of, tenants_of
     from stepstream.cli.trajectory_status import status_of
     from stepstream.jobs.clickhouse.connection import connect
 
     settings = resolve_addresses(load())
     with connect(settings.clickhouse, database=settings.clickhouse.database) as client:
         try:
-            facts = facts_of(client, trajectory)
+            facts = facts_of(client, tenant, trajectory)
+            status = status_of(facts, settings.label, settings.learner)
+            others = tenants_of(client, trajectory) if status.state == "unknown" else []
         except ClickHouseError as error:
             raise click.ClickException(
                 f"the store rejects a query: {str(error).splitlines()[0][:200]}; if its tables are older than this "
                 "version, run `stepstream store migrate`"
             ) from None
-    status = status_of(facts, settings.label, settings.learner)
     if as_json:
-        document = {"trajectory_id": trajectory, **asdict(status), **asdict(facts)}
+        document = {"tenant": tenant, "trajectory_id": trajectory, **asdict(status), **asdict(facts)}
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         for line in _lines(trajectory, facts, status):
             click.echo(line)
+    if others:
+        click.echo(f"tenant {tenant} has no such trajectory, but {', '.join(others)}: give --tenant", err=True)
     sys.exit(UNKNOWN if status.state == "unknown" else 0)
 
 

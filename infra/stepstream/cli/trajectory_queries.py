@@ -6,64 +6,79 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.cli.trajectory_status import Facts
 
-_STEPS = """
+_IT = "tenant = {tenant:String} AND trajectory_id = {id:String}"
+_STEPS = f"""
 SELECT count() AS count, minOrNull(s.occurred_at) AS first_at, maxOrNull(s.occurred_at) AS last_at,
     countIf(s.trajectory_end != 'open') > 0 AS ended, countIf(s.trainable) AS trainable,
-    arraySort(arrayDistinct(arrayFlatten(groupArray(s.flags)))) AS flags, any(s.group_id) AS group_id,
-    any(s.tenant) AS tenant
+    arraySort(arrayDistinct(arrayFlatten(groupArray(s.flags)))) AS flags, any(s.group_id) AS group_id
 FROM
 (
-    SELECT * FROM steps FINAL WHERE trajectory_id = {id:String}
+    SELECT * FROM steps FINAL WHERE {_IT}
     ORDER BY policy_version DESC, event_id DESC LIMIT 1 BY source_event_id
 ) AS s
 """
-_FEEDBACK = """
+_FEEDBACK = f"""
 SELECT name, value, category, source, step_index, occurred_at, ifNull(demonstration, '') != '' AS demonstrates,
-    event_id IN (SELECT retracts FROM feedback WHERE trajectory_id = {id:String} AND retracts IS NOT NULL)
-    OR source_event_id IN (SELECT retracts FROM feedback WHERE trajectory_id = {id:String} AND retracts IS NOT NULL)
+    event_id IN (SELECT retracts FROM feedback WHERE {_IT} AND retracts IS NOT NULL)
+    OR source_event_id IN (SELECT retracts FROM feedback WHERE {_IT} AND retracts IS NOT NULL)
     AS retracted
 FROM
 (
-    SELECT * FROM feedback FINAL WHERE trajectory_id = {id:String}
+    SELECT * FROM feedback FINAL WHERE {_IT}
     ORDER BY policy_version DESC, event_id DESC LIMIT 1 BY source_event_id
 )
 ORDER BY occurred_at, event_id
 """
-_AUDIT = """
+_AUDIT = f"""
 SELECT action, source_topic, uniqExact(event_id) AS records, sumMap(found) AS finds
-FROM governance_audit FINAL WHERE trajectory_id = {id:String} GROUP BY action, source_topic ORDER BY action
+FROM governance_audit FINAL WHERE {_IT}
+GROUP BY action, source_topic ORDER BY action
 """
-_LABEL = """
+_LABEL = f"""
 SELECT revision, occurred_at, group_id, tenant, consent, agent, environment, split, model, version_min, version_max,
     fidelity, trajectory_end, closed_by, complete, success, reward, reward_spec, steps, sequences, flags, trainable,
     pending
-FROM trajectories FINAL WHERE trajectory_id = {id:String}
+FROM trajectories FINAL WHERE {_IT}
 """
-_COMPONENTS = """
+_COMPONENTS = f"""
 SELECT c.name AS name, any(c.kind) AS kind, any(c.source) AS source, sum(c.value) AS value, any(c.weight) AS weight,
     sum(c.value * c.weight) AS paid, min(c.final) AS final
-FROM current_reward_components AS c WHERE c.trajectory_id = {id:String} GROUP BY c.name ORDER BY c.name
+FROM current_reward_components AS c WHERE {_IT}
+GROUP BY c.name ORDER BY c.name
 """
 _CURATION = """
-SELECT action, reason, by, occurred_at FROM curation FINAL WHERE trajectory_id = {id:String}
+SELECT action, reason, by, occurred_at FROM curation FINAL
+WHERE tenant IN ({tenant:String}, '') AND trajectory_id = {id:String}
 ORDER BY occurred_at, event_id
 """
-_DECISIONS = """
+_DECISIONS = f"""
 SELECT occurred_at, model, root, revision, outcome, reason, learner_version, staleness, update, checkpoint_version,
     trained_revision, job
-FROM training_decisions FINAL WHERE trajectory_id = {id:String} ORDER BY occurred_at, update, event_id
+FROM training_decisions FINAL WHERE {_IT}
+ORDER BY occurred_at, update, event_id
 """
 _GROUP = """
 SELECT
     (SELECT uniqExact(trajectory_id) FROM trajectories
         WHERE group_id = {group:String} AND tenant = {tenant:String}) AS labelled,
     (SELECT uniqExact(trajectory_id) FROM steps WHERE group_id = {group:String} AND tenant = {tenant:String}
-        AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories WHERE group_id = {group:String})) AS open
+        AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories
+            WHERE group_id = {group:String} AND tenant = {tenant:String})) AS open
 """
 _NEWEST = "SELECT max(version) AS newest FROM checkpoints WHERE model = {model:String} HAVING count() > 0"
 
 
-def facts_of(client: Client, trajectory_id: str) -> Facts:
+def tenants_of(client: Client, trajectory_id: str) -> list[str]:
+    """Return the tenants with steps, feedback or labels under this trajectory id, sorted; it reads all rows."""
+    tables = " UNION ALL ".join(
+        f"SELECT toString(tenant) AS tenant FROM {table} WHERE trajectory_id = {{id:String}}"
+        for table in ("steps", "feedback", "trajectories")
+    )
+    rows = client.query(f"SELECT DISTINCT tenant FROM ({tables}) ORDER BY tenant", parameters={"id": trajectory_id})
+    return [str(tenant) for (tenant,) in rows.result_rows]
+
+
+def facts_of(client: Client, tenant: str, trajectory_id: str) -> Facts:
     """Return the facts about a trajectory; all fields are empty if the tables have no row of it.
 
     Raises:
@@ -71,11 +86,11 @@ def facts_of(client: Client, trajectory_id: str) -> Facts:
     """
 
     def query(sql: str, **parameters: str) -> list[dict[str, Any]]:
-        return list(client.query(sql, parameters={"id": trajectory_id, **parameters}).named_results())
+        return list(client.query(sql, parameters={"tenant": tenant, "id": trajectory_id, **parameters}).named_results())
 
     steps = query(_STEPS)[0]
     label = next(iter(query(_LABEL)), None)
-    group, tenant = (label or steps)["group_id"], (label or steps)["tenant"]
+    group = (label or steps)["group_id"]
     newest = query(_NEWEST, model=label["model"]) if label is not None else []
     return Facts(
         steps=steps,
@@ -84,7 +99,7 @@ def facts_of(client: Client, trajectory_id: str) -> Facts:
         label=label,
         components=query(_COMPONENTS),
         curation=query(_CURATION),
-        group=query(_GROUP, group=group, tenant=tenant)[0] if group else {"labelled": 0, "open": 0},
+        group=query(_GROUP, group=group)[0] if group else {"labelled": 0, "open": 0},
         decisions=query(_DECISIONS),
         newest_version=newest[0]["newest"] if newest else None,
     )

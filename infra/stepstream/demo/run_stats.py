@@ -99,8 +99,8 @@ class RunStats:
             f" AND started_at >= fromUnixTimestamp64Micro({{since:Int64}}) ORDER BY ended_at DESC LIMIT {self._window})"
         )
         steps, speed = self._row(
-            "SELECT uniqExact(trajectory_id, step_index),"
-            " uniqExactIf((trajectory_id, step_index), occurred_at > now64(6) - INTERVAL 10 SECOND) / 10"
+            "SELECT uniqExact(tenant, trajectory_id, step_index),"
+            " uniqExactIf((tenant, trajectory_id, step_index), occurred_at > now64(6) - INTERVAL 10 SECOND) / 10"
             " FROM steps WHERE occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
         )
         newest, staleness = self._row(
@@ -203,7 +203,8 @@ class RunStats:
             " FROM (SELECT * FROM steps FINAL WHERE model = {model:String} AND error IS NULL"
             " AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})) AS later"
             " INNER JOIN (SELECT * FROM steps FINAL WHERE model = {model:String}) AS before"
-            " ON before.trajectory_id = later.trajectory_id AND before.step_index = later.step_index - 1"
+            " ON before.tenant = later.tenant AND before.trajectory_id = later.trajectory_id"
+            " AND before.step_index = later.step_index - 1"
         )
         return (int(kept) / int(later) if later else 1.0), int(later)
 

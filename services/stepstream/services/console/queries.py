@@ -67,7 +67,7 @@ QUERIES = {
     "totals": Query(
         """
         SELECT
-            (SELECT uniqExact(sipHash64(source_event_id)) FROM steps) AS steps,
+            (SELECT uniqExact(sipHash64(tenant, source_event_id)) FROM steps) AS steps,
             (SELECT count() FROM trajectories FINAL) AS trajectories
         """,
         5.0,
@@ -113,7 +113,7 @@ QUERIES = {
     ),
     "trajectories": Query(
         f"""
-        SELECT trajectory_id, task_id, agent, split, version_min, version_max, steps, reward, success,
+        SELECT tenant, trajectory_id, task_id, agent, split, version_min, version_max, steps, reward, success,
             trajectory_end, closed_by, revision, {_ms("ended_at")} AS at
         FROM trajectories FINAL WHERE model = {{model:String}} ORDER BY ended_at DESC LIMIT 12
         """,

@@ -1,11 +1,15 @@
 """Export governed trajectories from ClickHouse, page by page, for a purpose that their consent allows.
 
+A page has the trajectories of one tenant.
+
 ClickHouse has text and counts but no token ids: a `StepReader` reads steps with tokens from the log. The steps are
 those of the newest label, with its rewards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from clickhouse_connect.driver.client import Client
@@ -14,8 +18,8 @@ from stepstream.datasets.episode import Episode, ungoverned_feedback, ungoverned
 from stepstream.topics.events import Feedback, Step, new_feedback, new_governance, new_message, new_sampling, new_step
 
 Purpose = Literal["train", "analyse"]
-StepReader = Callable[[Sequence[str]], dict[str, Step]]
-"""Returns the governed steps with these event ids that the log has, with tokens."""
+StepReader = Callable[[str, Sequence[str]], dict[str, Step]]
+"""Returns a tenant's governed steps with these event ids that the log has, with tokens."""
 
 PAGE = 500
 _ALLOWED: dict[Purpose, tuple[str, ...]] = {"train": ("train",), "analyse": ("train", "analyse")}
@@ -50,15 +54,16 @@ _STEP_COLUMNS = [
     "usage_response_tokens",
 ]
 """Columns of `steps` that are fields of a step."""
+_IDS = "tenant = {tenant:String} AND trajectory_id IN {ids:Array(String)}"
 _STEPS = f"""
 SELECT s.event_id AS event_id, {", ".join(f"s.{name} AS {name}" for name in _STEP_COLUMNS)},
     source_event_id, toUnixTimestamp64Micro(s.occurred_at) AS occurred_at_us, shared_messages, s.fidelity AS fidelity,
     messages, response, temperature, top_p, max_tokens, seed, trajectory_end, l.reward AS reward
-FROM (SELECT * FROM steps FINAL WHERE trajectory_id IN {{ids:Array(String)}}) AS s
+FROM (SELECT * FROM steps FINAL WHERE {_IDS}) AS s
 INNER JOIN
 (
-    SELECT event_id, reward FROM trajectory_steps FINAL WHERE trajectory_id IN {{ids:Array(String)}}
-) AS l ON l.event_id = s.event_id
+    SELECT trajectory_id, event_id, reward FROM trajectory_steps FINAL WHERE {_IDS}
+) AS l ON l.trajectory_id = s.trajectory_id AND l.event_id = s.event_id
 WHERE s.consent IN {{consents:Array(String)}}
 ORDER BY trajectory_id, step_index
 """
@@ -84,24 +89,24 @@ _FEEDBACK = f"""
 SELECT event_id, {", ".join(_FEEDBACK_COLUMNS)}, source_event_id, toUnixTimestamp64Micro(occurred_at) AS occurred_at_us,
     trajectory_end
 FROM feedback FINAL
-WHERE trajectory_id IN {{ids:Array(String)}} AND consent IN {{consents:Array(String)}}
+WHERE {_IDS} AND consent IN {{consents:Array(String)}}
 ORDER BY trajectory_id, policy_version, occurred_at_us, event_id
 """
-_WITHDRAWN = """
+_WITHDRAWN = f"""
 SELECT DISTINCT trajectory_id
 FROM
 (
     SELECT trajectory_id, toString(tenant) AS tenant, ifNull(toString(user), '') AS user, toString(agent) AS agent
-    FROM steps WHERE trajectory_id IN {ids:Array(String)}
+    FROM steps WHERE {_IDS}
     UNION ALL
     SELECT trajectory_id, toString(tenant), ifNull(toString(user), ''), '' FROM feedback
-    WHERE trajectory_id IN {ids:Array(String)}
+    WHERE {_IDS}
 )
 ARRAY JOIN [(tenant, '', ''), (tenant, user, ''), (tenant, '', agent), (tenant, user, agent)] AS whose
 WHERE whose IN
 (
     SELECT (toString(tenant), ifNull(toString(user), ''), ifNull(toString(agent), ''))
-    FROM consents FINAL WHERE consent NOT IN {consents:Array(String)}
+    FROM consents FINAL WHERE consent NOT IN {{consents:Array(String)}}
 )
 """
 """Trajectories whose consent was withdrawn since, by a tenant, a user, an agent, or a user with an agent. `label`
@@ -109,12 +114,19 @@ revises only the trajectories that it saves; older ones keep the consent of thei
 """
 
 
+class Page(NamedTuple):
+    """Trajectories of one tenant."""
+
+    tenant: str
+    ids: list[str]
+
+
 class UnbalancedCondition(ValueError):
     """Condition that closes a bracket of the query around it."""
 
 
-def matching_ids(client: Client, where: str, purpose: Purpose) -> Iterator[list[str]]:
-    """Yield the ids of the trajectories that fulfil a condition and that the purpose allows now, in pages, in order.
+def matching_pages(client: Client, where: str, purpose: Purpose) -> Iterator[Page]:
+    """Yield the trajectories that fulfil a condition and that the purpose allows now, in order of tenant and id.
 
     Args:
         client: client of a database with the tables.
@@ -126,38 +138,40 @@ def matching_ids(client: Client, where: str, purpose: Purpose) -> Iterator[list[
         UnbalancedCondition: its brackets do not match.
     """
     query = (
-        "SELECT trajectory_id FROM trajectories FINAL WHERE trajectory_id > {after:String} "
-        f"AND (\n{where.strip() or '1'}\n) ORDER BY trajectory_id LIMIT {{page:UInt32}}"
+        "SELECT toString(tenant), trajectory_id FROM trajectories FINAL "
+        "WHERE (toString(tenant), trajectory_id) > ({after_tenant:String}, {after:String}) "
+        f"AND (\n{where.strip() or '1'}\n) ORDER BY toString(tenant), trajectory_id LIMIT {{page:UInt32}}"
     )
     # A query of its own: brackets in the condition cannot bypass it.
     allowed = (
-        "SELECT trajectory_id FROM trajectories FINAL WHERE trajectory_id IN {ids:Array(String)} "
+        f"SELECT trajectory_id FROM trajectories FINAL WHERE {_IDS} "
         f"AND consent IN {{consents:Array(String)}} AND {_CONDITIONS[purpose]}"
     )
-    after, parameters = "", {"consents": list(_ALLOWED[purpose]), "page": PAGE}
-    while ids := _column(client, query, parameters | {"after": after}):
-        if ids[0] <= after:
+    after: tuple[str, str] = "", ""
+    parameters = {"consents": list(_ALLOWED[purpose]), "page": PAGE}
+    while found := _rows(client, query, parameters | {"after_tenant": after[0], "after": after[1]}):
+        if found[0] <= after:
             raise UnbalancedCondition("the condition closes a bracket that it did not open")
-        page = parameters | {"ids": ids}
-        usable = set(_column(client, allowed, page))
-        if usable:
-            usable -= set(_column(client, _WITHDRAWN, page))
-        if usable:
-            yield [name for name in ids if name in usable]
-        after = ids[-1]
+        for tenant, rows in groupby(found, itemgetter(0)):
+            page = Page(tenant, [trajectory_id for _, trajectory_id in rows])
+            of_page = parameters | page._asdict()
+            usable = {name for (name,) in _rows(client, allowed, of_page)}
+            if usable:
+                usable -= {name for (name,) in _rows(client, _WITHDRAWN, of_page)}
+            if usable:
+                yield Page(tenant, [name for name in page.ids if name in usable])
+        after = found[-1]
 
 
-def _column(client: Client, query: str, parameters: dict[str, Any]) -> list[str]:
-    return [row[0] for row in client.query(query, parameters=parameters).result_rows]
+def _rows(client: Client, query: str, parameters: dict[str, Any]) -> list[Any]:
+    return [tuple(row) for row in client.query(query, parameters=parameters).result_rows]
 
 
-def episodes(
-    client: Client, ids: Sequence[str], purpose: Purpose, read_steps: StepReader | None = None
-) -> Iterator[Episode]:
+def episodes(client: Client, page: Page, purpose: Purpose, read_steps: StepReader | None = None) -> Iterator[Episode]:
     """Yield the episodes of a page, as their producers could have sent them."""
-    parameters = {"ids": list(ids), "consents": list(_ALLOWED[purpose])}
+    parameters = {**page._asdict(), "consents": list(_ALLOWED[purpose])}
     rows = list(client.query(_STEPS, parameters=parameters).named_results())
-    known = read_steps([row["event_id"] for row in rows]) if read_steps is not None else {}
+    known = read_steps(page.tenant, [row["event_id"] for row in rows]) if read_steps is not None else {}
     steps: dict[str, list[Step]] = {}
     rewards: dict[str, dict[int, float]] = {}
     for row in rows:

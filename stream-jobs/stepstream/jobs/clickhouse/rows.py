@@ -86,6 +86,11 @@ def source_event_id(record: Record) -> object:
     return record["event_id"] if governed is None else governed["source_event_id"]
 
 
+def decided_tenant(record: Record) -> object:
+    """Return the tenant of a decision; empty: an earlier release decided, which named none."""
+    return record["tenant"] or ""
+
+
 def components(step: Record) -> dict[str, float]:
     """Return the weighted sum of each component of a labelled step, by name."""
     terms: dict[str, float] = {}
@@ -169,7 +174,12 @@ _FEEDBACK = table(
     flags=governed("flags", []),
     policy_version=governed("policy_version", 0),
 )
-_CLOSURES = table("closures", "event_id trajectory_id reason last_step_index job components", occurred_at=_occurred_at)
+_CLOSURES = table(
+    "closures",
+    "event_id trajectory_id reason last_step_index job components",
+    occurred_at=_occurred_at,
+    tenant=decided_tenant,
+)
 _TRAJECTORIES = table(
     "trajectories",
     "event_id trajectory_id revision parent_trajectory_id parent_step_index task_id group_id tenant user consent agent "
@@ -184,11 +194,11 @@ _TRAJECTORIES = table(
     started_at=itemgetter("started_at_us"),
     ended_at=itemgetter("ended_at_us"),
 )
-# Record: a LabeledStep, with the id of its trajectory and the revision and id of its label.
+# Record: a LabeledStep, with the tenant and id of its trajectory and the revision and id of its label.
 _TRAJECTORY_STEPS = table(
     "trajectory_steps",
-    "trajectory_id revision label_id step_index event_id reward return_to_go version_min version_max prompt_tokens "
-    "response_tokens duration_ms error trainable prompt_shared_step",
+    "tenant trajectory_id revision label_id step_index event_id reward return_to_go version_min version_max "
+    "prompt_tokens response_tokens duration_ms error trainable prompt_shared_step",
     components=components,
     tool_calls=size("tool_calls"),
     tool_results=lambda step: sum(call["result"] is not None for call in step["tool_calls"]),
@@ -204,7 +214,7 @@ _REWARD_COMPONENTS = table(
 )
 _TRAJECTORY_STATS = table(
     "trajectory_stats",
-    "event_id scope key partition version trajectory_id agent model policy_version harness_version split tool "
+    "event_id scope key partition version tenant trajectory_id agent model policy_version harness_version split tool "
     "trajectories successes failures truncated steps errors tool_calls prompt_tokens response_tokens reward_sum "
     "duration_ms_sum",
     occurred_at=_occurred_at,
@@ -240,7 +250,9 @@ _WORKER_STATUS = table(
     "event_id worker_id engine url model version newest_version state reason requests_in_flight",
     occurred_at=_occurred_at,
 )
-_CURATION = table("curation", "event_id trajectory_id action reason by", occurred_at=_occurred_at)
+_CURATION = table(
+    "curation", "event_id trajectory_id action reason by", occurred_at=_occurred_at, tenant=decided_tenant
+)
 _AUDIT = table(
     "governance_audit",
     "event_id trajectory_id source_topic source_event_id tenant policy_version action found job",
@@ -345,7 +357,7 @@ def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
         return
     yield written.name, written.row(record)
     if written is _TRAJECTORIES:
-        of_trajectory = {name: record[name] for name in ("trajectory_id", "revision")} | {
+        of_trajectory = {name: record[name] for name in ("tenant", "trajectory_id", "revision")} | {
             "label_id": record["event_id"]
         }
         for step in record["steps"]:

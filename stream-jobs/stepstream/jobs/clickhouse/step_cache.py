@@ -27,30 +27,33 @@ class StepCache:
         self._db = sqlite3.connect(file)
         self._db.execute("PRAGMA journal_mode = OFF")
         self._db.execute("PRAGMA synchronous = OFF")
-        self._db.execute("CREATE TABLE steps (event_id TEXT PRIMARY KEY, step BLOB) WITHOUT ROWID")
+        self._db.execute(
+            "CREATE TABLE steps (tenant TEXT, event_id TEXT, step BLOB, PRIMARY KEY (tenant, event_id)) WITHOUT ROWID"
+        )
 
-    def fill(self, settings: Settings, codec: Codec, trajectories: Collection[str]) -> None:
-        """Read all governed steps from the log, and save those of the trajectories that are not erased."""
+    def fill(self, settings: Settings, codec: Codec, trajectories: Collection[tuple[str, str]]) -> None:
+        """Read all governed steps from the log; save those of the trajectories (tenant, id) that are not erased."""
         with EventConsumer(settings.kafka, codec) as consumer:
             consumer.follow([GOVERNED_STEPS])
             while not consumer.is_caught_up():
                 steps = [
-                    (event.record["event_id"], orjson.dumps(event.record))
+                    (event.record["tenant"], event.record["event_id"], orjson.dumps(event.record))
                     for event in consumer.poll(_BATCH, _POLL_S)
                     if event.record is not None
-                    and event.record["trajectory_id"] in trajectories
+                    and (event.record["tenant"], event.record["trajectory_id"]) in trajectories
                     and not is_erased(event.record)
                 ]
-                self._db.executemany("INSERT OR REPLACE INTO steps VALUES (?, ?)", steps)
+                self._db.executemany("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", steps)
         self._db.commit()
 
-    def get(self, event_ids: Sequence[str]) -> dict[str, Step]:
-        """Return the saved steps with these ids."""
+    def get(self, tenant: str, event_ids: Sequence[str]) -> dict[str, Step]:
+        """Return the saved steps of a tenant with these ids."""
         steps: dict[str, Step] = {}
         for start in range(0, len(event_ids), _IDS_PER_QUERY):
             ids = event_ids[start : start + _IDS_PER_QUERY]
             marks = ", ".join("?" * len(ids))
-            rows = self._db.execute(f"SELECT event_id, step FROM steps WHERE event_id IN ({marks})", list(ids))
+            query = f"SELECT event_id, step FROM steps WHERE tenant = ? AND event_id IN ({marks})"
+            rows = self._db.execute(query, [tenant, *ids])
             steps |= {event_id: cast(Step, orjson.loads(step)) for event_id, step in rows}
         return steps
 

@@ -21,7 +21,9 @@ _WITHOUT_NAME = ("steps", "feedback")
 _TENANT = "AND tenant = {tenant:String}"
 _IDS, _NOBODY = "trajectory_id IN {ids:Array(String)}", f"AND user IS NULL {_TENANT}"
 _BY_TRAJECTORY = ("trajectory_steps", "reward_components", "trajectories")
-"""Tables with rows about a whole trajectory. The one with its tenant is last, because it is queried for each."""
+"""Tables with rows about a whole trajectory. The one that names its person is last, so that another run finds it."""
+_OF_TENANT = "AND tenant IN ({tenant:String}, '')"
+"""Empty: a row of a release without tenants there, whose trajectory has no label."""
 
 
 def trajectories_of(client: Client, person: Person) -> set[str]:
@@ -56,9 +58,8 @@ def delete_rows(client: Client, person: Person, trajectories: Iterable[str], own
         deleted += _delete(client, table, "event_id", events, person, _TENANT)
     for table in _WITHOUT_NAME:
         deleted += _delete(client, table, "trajectory_id", sorted(own), person, _NOBODY)
-    of_tenant = sorted(set(trajectories) - _of_other_tenants(client, person, trajectories))
     for table in _BY_TRAJECTORY:
-        deleted += _delete(client, table, "trajectory_id", of_tenant, person)
+        deleted += _delete(client, table, "trajectory_id", sorted(set(trajectories)), person, _OF_TENANT)
     return deleted
 
 
@@ -69,16 +70,6 @@ def count_rows(client: Client, person: Person, own: Iterable[str]) -> int:
     chunks = list(_chunks(sorted(own)))
     counts = (_count(client, table, f"{_IDS} {_NOBODY}", chunk, person) for table in _WITHOUT_NAME for chunk in chunks)
     return named + sum(counts)
-
-
-def _of_other_tenants(client: Client, person: Person, trajectories: Iterable[str]) -> set[str]:
-    """Return those trajectories that belong to another tenant: feedback may name any trajectory id."""
-    query = f"SELECT DISTINCT trajectory_id FROM trajectories WHERE {_IDS} AND tenant != {{tenant:String}}"
-    ids: set[str] = set()
-    for chunk in _chunks(sorted(trajectories)):
-        rows = client.query(query, parameters={"ids": chunk, "tenant": person.tenant}).result_rows
-        ids |= {trajectory_id for (trajectory_id,) in rows}
-    return ids
 
 
 def _column(client: Client, query: str, person: Person) -> list[Any]:
@@ -93,7 +84,7 @@ def _count(client: Client, table: str, where: str, ids: Sequence[str], person: P
     return int(rows)
 
 
-def _delete(client: Client, table: str, column: str, ids: Sequence[str], person: Person, condition: str = "") -> int:
+def _delete(client: Client, table: str, column: str, ids: Sequence[str], person: Person, condition: str) -> int:
     deleted = 0
     for chunk in _chunks(ids):
         where = f"{column} IN {{ids:Array(String)}} {condition}"

@@ -36,7 +36,7 @@ const TABLES = {
   "table-trajectories": {
     of: "trajectories", empty: "No trajectory has been labelled yet.",
     columns: [
-      ["Trajectory", (r) => r.trajectory_id, "id"], ["Task", (r) => r.task_id, "id"], ["Agent", (r) => r.agent], ["Split", (r) => r.split],
+      ["Tenant", (r) => r.tenant], ["Trajectory", (r) => r.trajectory_id, "id"], ["Task", (r) => r.task_id, "id"], ["Agent", (r) => r.agent], ["Split", (r) => r.split],
       ["Versions", (r) => versions(r.version_min, r.version_max)], ["Steps", (r) => count(r.steps), "number"],
       ["Reward", (r) => decimal(r.reward), "number"], ["Outcome", outcome], ["Closed by", (r) => (r.closed_by === "end" ? r.trajectory_end : r.closed_by)],
       ["Revision", (r) => count(r.revision), "number"], ["Ended", (r, now) => ago(r.at, now)],
