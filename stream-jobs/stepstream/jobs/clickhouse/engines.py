@@ -20,7 +20,7 @@ _WITH_TENANT = (
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """What the engine of a table has now, and a migration could not give it."""
+    """Parameters of a table's engine that a migration cannot change."""
 
     key: str
     """Sorting key: the identity of a row."""

@@ -1,8 +1,8 @@
 """Find trajectories by tenant and id, also those that earlier releases saved, or decided about, by the id alone.
 
 In those releases, an id belonged to the tenant whose step used it first. So a trajectory that they saved keeps its
-name, and a decision of theirs, which has no tenant, is about the trajectory of that tenant. Where such a decision comes
-before the first step, it is collected in a trajectory without an owner, until the step comes.
+name, and one of their decisions, which has no tenant, is about the trajectory of that tenant. Where such a decision
+comes before the first step, it is collected in a trajectory without an owner, until the step comes.
 """
 
 from collections.abc import Callable
