@@ -116,6 +116,15 @@ def test_the_share_is_honoured(share: float, seed: int) -> None:
     assert abs(count - 4_000 * share) < 5 * math.sqrt(4_000 * share * (1 - share)) + 1
 
 
+def test_each_tenants_trajectories_of_the_same_names_have_tracks_of_their_own() -> None:
+    """A model belongs to the operator: tenants share its canary, and each trajectory keeps its track."""
+    names = [f"session-{n}" for n in range(200)]
+    tracks = {tenant: [track_of(tenant, name, "demo", 0.5) for name in names] for tenant in ("ours", "theirs")}
+    assert tracks == {tenant: [track_of(tenant, name, "demo", 0.5) for name in names] for tenant in tracks}
+    assert tracks["ours"] != tracks["theirs"]
+    assert all(60 < track.count("canary") < 140 for track in tracks.values())
+
+
 def test_the_track_is_the_same_in_every_process_and_release() -> None:
     """A trajectory stays on its track while gateways are upgraded, so the function never changes."""
     tracks = "".join(track_of("acme", f"trajectory-{n}", "demo", 0.25)[0] for n in range(24))

@@ -14,7 +14,9 @@ SINGLE_PREFIX = "\0"
 
 def key_of(attempt: Attempt) -> str:
     """Return the key of an attempt's group; an attempt without a group is a group of one."""
-    return group_key(attempt.tenant, attempt.group_id) if attempt.group_id else SINGLE_PREFIX + attempt.trajectory_id
+    if attempt.group_id:
+        return group_key(attempt.tenant, attempt.group_id)
+    return SINGLE_PREFIX + group_key(attempt.tenant, attempt.trajectory_id)
 
 
 def group_key(tenant: str, group_id: str) -> str:

@@ -123,6 +123,22 @@ def test_a_step_shares_only_with_earlier_ones() -> None:
     assert shape(cache, early, early_prompt) == ("t", 1, None, 2)
 
 
+def test_tenants_may_use_the_same_names_of_trajectories_and_responses() -> None:
+    cache = new_cache()
+    positions = {}
+    for tenant in ("acme", "other"):
+        prompt = prompt_of([user(f"of {tenant}")], None)
+        positions[tenant] = cache.place(tenant, "session-1", None, prompt, (tenant, "", "agent"))
+        cache.extend(positions[tenant], prompt, assistant("yes"), response_id=f"resp-{tenant}")
+    assert [position.step_index for position in positions.values()] == [0, 0]
+    assert cache.newest_index("acme", "session-1") == cache.newest_index("other", "session-1") == 0
+    assert cache.newest_index("third", "session-1") is None
+    assert cache.step_of_response("acme", "resp-other") is None
+    step = cache.step_of_response("acme", "resp-acme")
+    assert step is not None
+    assert step.trajectory is positions["acme"].trajectory
+
+
 def test_calls_of_other_tenants_keys_and_agents_are_never_joined() -> None:
     cache = new_cache()
     ask(cache, [user("a")], "r", scope=("acme", "", "agent"))

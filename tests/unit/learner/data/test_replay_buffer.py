@@ -13,6 +13,7 @@ from labelled_records import LIMITS, group_of, labelled
 from stepstream.config import LearnerSettings
 from stepstream.config.learner import UNGROUPED_RULES
 from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of
+from stepstream.learner.data.groups import SINGLE_PREFIX, key_of
 from stepstream.learner.data.learning_signal import learning_signal_of
 from stepstream.learner.data.replay_buffer import ReplayBuffer
 
@@ -34,6 +35,14 @@ def test_the_same_group_id_of_two_tenants_is_two_groups() -> None:
     assert [positions_of([group]) for group in replay_buffer.take(2) or []] == [
         [(0, n) for n in range(start, start + SIZE)] for start in (0, SIZE)
     ]
+
+
+def test_attempts_without_a_group_are_their_tenants() -> None:
+    mine, *_ = group_of("g", SIZE)
+    single: dict[str, Any] = {"group_id": None, "trajectory_id": "t"}
+    attempts = log_of(*({**mine, **single, "tenant": tenant} for tenant in ("default", "ours", "theirs")))
+    assert len({key_of(attempt) for attempt in attempts}) == 3
+    assert all(key_of(attempt).startswith(SINGLE_PREFIX) for attempt in attempts)
 
 
 def test_the_newest_revision_counts() -> None:
