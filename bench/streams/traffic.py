@@ -11,11 +11,13 @@ GROUP_SIZE = 8
 TEXT = "The order was sent on Monday; the parcel is at the sorting centre and should arrive within two days. " * 3
 
 
-def trajectory(name: str, rng: random.Random) -> tuple[list[events.Step], events.Feedback]:
-    """Return four steps of about 1.5 kB, with 90 new prompt and 110 response tokens each, and the outcome."""
+def trajectory(
+    name: str, rng: random.Random, steps_of_one: int = STEPS_OF_ONE
+) -> tuple[list[events.Step], events.Feedback]:
+    """Return steps of about 1.5 kB, with 90 new prompt and 110 response tokens each, and the outcome."""
     context: list[int] = []
     steps = []
-    for index in range(STEPS_OF_ONE):
+    for index in range(steps_of_one):
         prompt = [rng.randrange(50_000) for _ in range(90)]
         response = [rng.randrange(50_000) for _ in range(110)]
         call = events.new_tool_call(call_id=f"call_{index}", name="lookup", arguments='{"input": "order 4711"}')
@@ -59,7 +61,7 @@ def trajectory(name: str, rng: random.Random) -> tuple[list[events.Step], events
         value=float(rng.random() < 0.5),
         source="environment",
         end="terminated",
-        last_step_index=STEPS_OF_ONE - 1,
+        last_step_index=steps_of_one - 1,
     )
     return steps, ending
 

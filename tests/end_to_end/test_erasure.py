@@ -1,6 +1,10 @@
 """Erase a person from a running stack: no copy of their texts or name remains, and others keep everything."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,7 +19,7 @@ from stack_fixtures import with_settings
 from stream_records import make_ending, make_feedback, make_steps
 from waiting import TIMEOUT_S, wait_until
 
-from stepstream.config import Settings
+from stepstream.config import Settings, environment_of
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
 from stepstream.embedded.addresses import isolated
@@ -147,10 +151,25 @@ def erased(world: World) -> dict[str, Any]:
     unnamed = f"SELECT count() FROM feedback FINAL WHERE comment = '{UNNAMED}'"
     wait_until(lambda: world.value(unnamed) == 1)
     load_spool(world)
+    kill_an_erasure(world)
     done = dict(world.run_command("erase", "--subject", ADA))
     world.stack.start_process("gateway")
     wait_until(lambda: "a-spooled" in trajectories_on(world, "steps"))
     return done
+
+
+def kill_an_erasure(world: World) -> None:
+    """Run the command in a process that ends by SIGKILL once rows, keys and unsealed records are gone."""
+    flag = world.settings.paths.data / "kill-it"
+    flag.touch()
+    environment = {"KILL_BEFORE": f"stepstream.jobs.erasure.erase|time.sleep(_QUIET_S)|{flag}"}
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1] / "support/kill_site")}
+    command = [sys.executable, "-m", "stepstream.cli.main", "erase", "--subject", ADA]
+    killed = subprocess.run(
+        command, env=os.environ | environment_of(world.settings) | environment | paths, capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    flag.unlink()
 
 
 def shared_steps() -> list[Step]:
@@ -246,6 +265,27 @@ def test_a_shared_trajectory_loses_its_label_and_only_the_erased_persons_steps(
     steps = [e.record for e in world.read("governed-steps", world.opening) if e.record["trajectory_id"] == "shared"]
     assert [(step["user"], is_erased(step)) for step in steps] == [(BOB, False), (None, True)]
     assert world.value("SELECT count() FROM steps FINAL WHERE trajectory_id = 'shared'") == 1
+
+
+def test_one_proof_names_what_both_attempts_removed(world: World, erased: dict[str, Any]) -> None:
+    """The first attempt was killed by SIGKILL."""
+    [proof] = world.run_command("erasures", "show", erased["request_id"])
+    assert world.run_command("erasures", "show", erased["subject"])[0] == proof
+    assert (len(proof["decisions"]), proof["keys_destroyed"], proof["consents_deleted"]) == (
+        2,
+        erased["keys_destroyed"],
+        1,
+    )
+    assert {one["topic"] for one in proof["deleted"]} == {"steps", "feedback"}
+    assert {"governed-steps", "governed-feedback"} <= {one["topic"] for one in proof["made_unreadable"]}
+    assert sum(one["records"] for one in proof["made_unreadable"]) == erased["records_unreadable"]
+    assert {"steps", "feedback", "trajectories"} <= proof["rows_deleted"].keys()
+    assert sum(proof["rows_deleted"].values()) == erased["rows_deleted"]
+    assert {one["place"] for one in proof["remaining"]} == {"compaction", "snapshots"}
+    assert ADA not in str(proof)
+    row = "SELECT (records_unreadable, rows_deleted['steps']) FROM erasure_proofs FINAL WHERE request_id = '{0}'"
+    expected = (erased["records_unreadable"], proof["rows_deleted"]["steps"])
+    wait_until(lambda: world.store.query(row.format(erased["request_id"])).result_rows == [(expected,)])
 
 
 def test_no_topic_names_the_erased_person(world: World, erased: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.erasure.delete_from_tables import count_rows, delete_rows, own_trajectories_of, trajectories_of
-from stepstream.jobs.erasure.find_records import Person
+from stepstream.jobs.erasure.findings import Person
+from stepstream.jobs.erasure.request import ErasureRequest
 from stepstream.topics.events import new_consent_change, new_governance
 
 ADA = Person("default", "ada'; --")
@@ -98,9 +99,12 @@ def test_only_the_persons_rows_are_deleted(client: Client, inserter: Inserter) -
     own = own_trajectories_of(client, ADA)
     assert (trajectories, own) == ({"a0", "a1", "a2", "foreign"}, {"a0", "a1", "a2"})
     # Steps, feedback, consent, and each trajectory with its one step and two components.
-    assert delete_rows(client, ADA, trajectories, own) == 3 + 2 + 1 + 3 * (1 + 1 + 2)
+    removed = ErasureRequest("t", 0)
+    assert delete_rows(client, ADA, trajectories, own, removed) == 3 + 2 + 1 + 3 * (1 + 1 + 2)
     assert count_rows(client, ADA, own) == 0
-    assert delete_rows(client, ADA, trajectories, own) == 0
+    assert delete_rows(client, ADA, trajectories, own, removed) == 0
+    assert sum(removed.rows.values()) == 3 + 2 + 1 + 3 * (1 + 1 + 2)
+    assert removed.rows_planned == {}
     counts = [client.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in ("steps", "trajectories")]
     assert counts == [5, 4]
     # The active parts hold only the remaining rows, and no stored statement names her.

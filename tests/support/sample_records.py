@@ -285,6 +285,22 @@ SAMPLES: dict[str, Any] = {
     "consents": events.new_consent_change(
         event_id="s", occurred_at_us=T0_US, tenant="default", user="ada", consent="analyse"
     ),
+    "erasure-proofs": events.new_erasure_proof(
+        event_id="x",
+        occurred_at_us=T0_US,
+        request_id="r",
+        tenant="default",
+        subject="ab" * 20,
+        requested_at_us=T0_US,
+        erased_until_us=T0_US,
+        version="0.1.0",
+        keys_destroyed=1,
+        made_unreadable=[
+            events.new_erased_range(topic="governed-steps", partition=0, first_offset=3, last_offset=9, records=2)
+        ],
+        rows_deleted={"steps": 2},
+        remaining=[events.new_erasure_remainder(place="labeled-trajectories", records=1, reason="older than sealing")],
+    ),
     "erasures": events.new_erasure(event_id="x", occurred_at_us=T0_US, tenant="default", subject="ab" * 20),
     "training-decisions": training_decision(),
     "learner-updates": learner_update(),

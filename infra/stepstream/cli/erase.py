@@ -10,7 +10,6 @@ import orjson
 
 from stepstream.config import Settings, load
 from stepstream.embedded.addresses import resolve_addresses
-from stepstream.topics.catalogue import LABELED_TRAJECTORIES, OPEN_TRACES
 
 if TYPE_CHECKING:
     from stepstream.jobs.erasure.erase import ErasureReport
@@ -36,9 +35,9 @@ def erase(
 ) -> None:
     """Erase persons from the log and the store; list the checkpoints that trained on them.
 
-    One search of the log finds the records of all of them. A record of what was removed is written for each, to
-    `DATA/erasures/SUBJECT.proof.json`. Broker, registry, store and the jobs must run. After an interruption run it
-    again: it continues.
+    One reading of the log finds the records of all of them. A proof of what was removed is written to the log for
+    each: see `stepstream erasures`. Broker, registry, store and the jobs must run. After an interruption run it again:
+    it continues.
 
     Exit status 0: erased; 1: some records stay readable, as the output lists, or the erasure is impossible; 3: a part
     does not answer, or a job is too far behind.
@@ -48,7 +47,9 @@ def erase(
     from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
     from stepstream.jobs.erasure import erase
     from stepstream.jobs.erasure.delete_from_log import JobBehind
-    from stepstream.jobs.erasure.find_records import Person, versions_trained_on
+    from stepstream.jobs.erasure.find_records import versions_trained_on
+    from stepstream.jobs.erasure.findings import Person
+    from stepstream.jobs.erasure.proof import remaining_reason
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec
@@ -83,12 +84,13 @@ def erase(
         direct, descend = versions_trained_on(checkpoints, done.labels)
         facts.append(_facts(done) | {"checkpoints": direct, "descendants": descend})
         if not as_json:
+            click.echo(f"proof: stepstream erasures show {done.request_id}")
             click.echo(f"erased: {done.records_unreadable} records unreadable, {done.rows_deleted} rows deleted")
             click.echo(f"checkpoints that trained on the person: {', '.join(direct) or 'none'}")
             click.echo(f"checkpoints that descend from those: {', '.join(descend) or 'none'}")
         for topic, records in sorted(done.left.items()):
             click.echo(
-                f"stepstream: {records} of their records stay readable on {topic}: {_left_reason(topic)}", err=True
+                f"stepstream: {records} of their records stay readable on {topic}: {remaining_reason(topic)}", err=True
             )
     if as_json:
         click.echo(orjson.dumps(facts if len(subjects) > 1 else facts[0], option=orjson.OPT_INDENT_2).decode())
@@ -99,6 +101,7 @@ def erase(
 def _facts(done: "ErasureReport") -> dict[str, Any]:
     return {
         "subject": done.subject,
+        "request_id": done.request_id,
         "keys_destroyed": done.keys_destroyed,
         "records_unreadable": done.records_unreadable,
         "rows_deleted": done.rows_deleted,
@@ -129,19 +132,3 @@ def _erase_missing_keys(settings: Settings, declare: bool, as_json: bool) -> Non
         keys.declare_destroyed(settings, missing, getpass.getuser())
     elif missing:
         sys.exit(1)
-
-
-def _left_reason(topic: str) -> str:
-    """Return the reason why records stay on a topic, and the remedy."""
-    if topic == OPEN_TRACES:
-        return "their traces are incomplete; run this again in a minute (the topic deletes them within two days)"
-    if topic == LABELED_TRAJECTORIES:
-        return (
-            "they predate sealing, name no person, or belong to a trajectory shared with another person and predate "
-            "the sealing of such labels under the keys of all; delete them with kafka-delete-records, or erase the "
-            "other person too"
-        )
-    return (
-        "they predate sealing, or name no person although their trajectory does; delete them with "
-        "kafka-delete-records, or wait until the topic's retention deletes them"
-    )

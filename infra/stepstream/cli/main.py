@@ -34,6 +34,7 @@ COMMANDS = {
     "demo-model": ("stepstream.cli.demo_model:demo_model", "Let a real model learn behind vLLM; roll versions back."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts; name the remedy for each fault."),
     "erase": ("stepstream.cli.erase:erase", "Erase a person; list the checkpoints that trained on them."),
+    "erasures": ("stepstream.cli.erasures:erasures", "List and show the proofs of erasures."),
     "explain": ("stepstream.cli.explain:explain", "Explain why a trajectory was or was not trained on."),
     "export": ("stepstream.cli.datasets:export", "Write governed trajectories to a file of another format."),
     "import": ("stepstream.cli.datasets:import_", "Publish the trajectories of a file of another format."),

@@ -143,7 +143,7 @@ def main(settings: Settings, stop: Stop) -> None:
     metrics.READY.set(0)
     serve_metrics(settings.metrics)
     wait_for_kafka(settings.kafka, lambda: bool(stop))
-    codec = sealing_codec(settings)
+    codec = sealing_codec(settings, keep_arrays=True)
     reader = LogReader(settings.kafka, f"stepstream-{NAME}", lambda: bool(stop))
     producer = EventProducer(settings.kafka, codec, f"{NAME}/{VERSION}", linger_ms=0.0)
     try:

@@ -68,7 +68,7 @@ def main(settings: Settings, stop: Stop) -> None:
         raise Fatal("no judge is configured: set STEPSTREAM_JUDGE_URL and STEPSTREAM_JUDGE_MODEL")
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     with ExitStack() as stack:
-        codec = stack.enter_context(closing(sealing_codec(settings)))
+        codec = stack.enter_context(closing(sealing_codec(settings, keep_arrays=True)))
         policies = stack.enter_context(TablePolicies(settings))
         calibrations = stack.enter_context(Table(settings, JUDGE_CALIBRATIONS))
         if not (policies.wait(lambda: bool(stop)) and calibrations.wait_until_current(lambda: bool(stop))):

@@ -80,7 +80,7 @@ def main(settings: Settings, stop: Stop) -> None:
                 raise Fatal(f"verification '{verification.config.name}': {error}") from None
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     with ExitStack() as stack:
-        codec = sealing_codec(settings)
+        codec = sealing_codec(settings, keep_arrays=True)
         stack.callback(codec.close)
         policies = stack.enter_context(TablePolicies(settings))
         calibrations = stack.enter_context(Table(settings, JUDGE_CALIBRATIONS))

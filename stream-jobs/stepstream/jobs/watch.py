@@ -33,6 +33,7 @@ _DECISION_INTERVAL_S = 1.0
 
 _DECIDED = Counter("stepstream_alarms", "Alarms raised or cleared, by kind of the series that fell.", ["kind", "state"])
 _ACTIVE = Gauge("stepstream_alarms_active", "Alarms that are active.")
+_PERIODS = Gauge("stepstream_watch_periods", "Periods of all cohorts in memory.")
 
 
 def main(settings: Settings, stop: Stop) -> None:
@@ -88,6 +89,7 @@ def _decide(producer: EventProducer, watcher: Watcher) -> None:
         )
     producer.flush()
     _ACTIVE.set(len(watcher.active))
+    _PERIODS.set(watcher.periods)
 
 
 if __name__ == "__main__":

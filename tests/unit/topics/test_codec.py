@@ -3,12 +3,14 @@
 import struct
 from typing import Any
 
+import fastavro
 import orjson
 import pytest
 from sample_records import step
 
 from stepstream.config import Settings
-from stepstream.topics.codec import Codec, CodecError, Malformed, Unencodable
+from stepstream.topics.codec import Codec, CodecError, Malformed, Unencodable, UnsupportedSchema
+from stepstream.topics.empty_items import has_empty_items
 from stepstream.topics.encoded_array import EncodedArray
 from stepstream.topics.events import new_message, new_sampling
 
@@ -97,6 +99,41 @@ def test_a_schema_that_cannot_be_used_makes_an_invalid_record(name: str, monkeyp
         with pytest.raises(CodecError) as raised:
             codec.decode("steps", struct.pack(">bI", 0, 7) + bytes(40))
         assert raised.value.kind in ("unsupported_schema", "malformed")
+
+
+ARRAY = {"type": "array", "items": "null"}
+EMPTY = {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}
+NAMED = {"type": "record", "name": "stepstream.E", "fields": []}
+EMPTY_ITEMS: dict[str, list[Any]] = {
+    "null": [ARRAY],
+    "in a union in a map": [{"type": "map", "values": ["null", ARRAY]}],
+    "an array of arrays": [{"type": "array", "items": ARRAY}],
+    "an empty record": [ARRAY | {"items": EMPTY}],
+    "a record by name": [NAMED, ARRAY | {"items": "E"}],
+    "a name from another namespace": [
+        {"type": "record", "name": "other.E", "fields": [{"name": "n", "type": "int"}]},
+        NAMED,
+        ARRAY | {"items": "E"},
+    ],
+    "fixed": [ARRAY | {"items": {"type": "fixed", "name": "F", "size": 0}}],
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_ITEMS)
+def test_an_array_of_items_without_bytes_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve bytes may claim 2^62 items, and decoding them would never end."""
+    fields = [{"name": f"f{at}", "type": field} for at, field in enumerate(EMPTY_ITEMS[name])]
+    answer = {"schema": orjson.dumps({**RECORD, "fields": fields}).decode()}
+    codec = Codec(Settings())
+    monkeypatch.setattr(codec._client, "_call", lambda method, path: answer)
+    with pytest.raises(UnsupportedSchema, match="items have no bytes"):
+        codec.decode("steps", struct.pack(">bI", 0, 7) + b"\xfe" * 8 + b"\x7f")
+
+
+def test_the_schemas_of_the_package_have_no_empty_items() -> None:
+    codec = Codec(Settings())
+    assert not any(map(has_empty_items, codec._parsed.values()))
+    assert has_empty_items(fastavro.parse_schema(ARRAY))
 
 
 def test_a_sealed_part_that_raises_makes_an_invalid_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ REWARD_SPECS = "reward-specs"
 CONSENTS = "consents"
 SUBJECT_KEYS = "subject-keys"
 ERASURES = "erasures"
+ERASURE_PROOFS = "erasure-proofs"
 JUDGE_CALIBRATIONS = "judge-calibrations"
 API_KEYS = "api-keys"
 OPEN_TRACES = "open-traces"
@@ -330,6 +331,16 @@ _ALL = (
         "Decisions to erase a person.",
         ("people",),
         ("every writer and reader of sealed records", "store"),
+        partitions=1,
+        cleanup="compact",
+    ),
+    Topic(
+        ERASURE_PROOFS,
+        "request_id",
+        "ErasureProof",
+        "What erasures removed, and what they left.",
+        ("people",),
+        ("store", "people"),
         partitions=1,
         cleanup="compact",
     ),

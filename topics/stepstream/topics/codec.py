@@ -30,6 +30,7 @@ from stepstream.schemas import schema, schema_text
 from stepstream.topics.avro_reader import Reader, compile_reader
 from stepstream.topics.avro_writer import Writer, compile_writer
 from stepstream.topics.catalogue import SEALED_TOPICS, TOPICS
+from stepstream.topics.empty_items import has_empty_items
 from stepstream.topics.registry_client import NotAvro, RegistryClient, RegistryRefused
 
 MAGIC = 0
@@ -275,6 +276,8 @@ class Codec:
                 self._unknown_since[schema_id] = time.monotonic()
                 raise UnknownSchema(f"no schema {schema_id} in the registry")
             parsed = fastavro.parse_schema(json.loads(text))
+            if has_empty_items(parsed):
+                raise ValueError("it has an array whose items have no bytes, of which a few bytes may claim any number")
         except (RegistryUnavailable, UnknownSchema):
             raise
         except Exception as error:  # fastavro passes on any exception of a wrong schema

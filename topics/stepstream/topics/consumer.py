@@ -74,17 +74,27 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
         """Join the group; start at its committed offsets, else at the beginning."""
         self._consumer.subscribe(list(topics))
 
-    def follow(self, topics: Iterable[str], start: Mapping[tuple[str, int], int] | None = None) -> None:
+    def follow(
+        self,
+        topics: Iterable[str],
+        start: Mapping[tuple[str, int], int] | None = None,
+        until: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
         """Read every partition of the topics without a group.
 
         Args:
             topics: existing topics of the catalogue.
             start: first offset by (topic, partition); default: the beginning.
+            until: offset after the last record that `is_caught_up` awaits, by (topic, partition); partitions without
+                one are not read. Default: the present ends of all.
         """
         assigned = []
         for topic in topics:
             for partition in self.partitions(topic):
+                if until is not None and (topic, partition) not in until:
+                    continue
                 low, high = self._offset_range(topic, partition)
+                high = min(high, (until or {}).get((topic, partition), high))
                 begin = max(low, (start or {}).get((topic, partition), low))
                 self._ends[topic, partition] = high
                 self._begins[topic, partition] = self._positions[topic, partition] = begin
@@ -105,7 +115,11 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the current end offset of each partition."""
-        return {partition: self._offset_range(topic, partition)[1] for partition in self.partitions(topic)}
+        return {partition: end for (_, partition), (_, end) in self.offset_ranges(topic).items()}
+
+    def offset_ranges(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return the current first offset and end of each (topic, partition)."""
+        return {(topic, partition): self._offset_range(topic, partition) for partition in self.partitions(topic)}
 
     def poll(self, limit: int, timeout_s: float) -> list[Event]:
         """Return up to `limit` events after at most `timeout_s` seconds; invalid records carry their error.

@@ -804,6 +804,39 @@ def new_dead_letter(
     }
 
 
+class ErasedRange(TypedDict):
+    """Range of offsets of a partition in which an erasure removed records of the person."""
+
+    topic: str
+    """Topic."""
+    partition: int
+    """Partition."""
+    first_offset: int
+    """First offset."""
+    last_offset: int
+    """Last offset."""
+    records: int
+    """Number of the person's records in the range."""
+
+
+def new_erased_range(
+    *,
+    topic: str,
+    partition: int,
+    first_offset: int,
+    last_offset: int,
+    records: int,
+) -> ErasedRange:
+    """Return a ErasedRange with the schema's defaults."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "first_offset": first_offset,
+        "last_offset": last_offset,
+        "records": records,
+    }
+
+
 class Erasure(TypedDict):
     """Decision to make a person's records unreadable everywhere. Every job that keeps data acts on it."""
 
@@ -834,6 +867,116 @@ def new_erasure(
         "tenant": tenant,
         "subject": subject,
         "requested_by": requested_by,
+    }
+
+
+class ErasureRemainder(TypedDict):
+    """Copies of a person's data that an erasure leaves."""
+
+    place: str
+    """Topic, `snapshots` (of the stream jobs' state) or `compaction` (older records of compacted topics)."""
+    records: int | None
+    """Number of readable records; null: unknown."""
+    until_us: int | None
+    """Time by which they are removed, in microseconds since the Unix epoch (UTC); null: no time is known."""
+    reason: str
+    """Why they remain, and what removes them."""
+
+
+def new_erasure_remainder(
+    *,
+    place: str,
+    reason: str,
+    records: int | None = None,
+    until_us: int | None = None,
+) -> ErasureRemainder:
+    """Return a ErasureRemainder with the schema's defaults."""
+    return {
+        "place": place,
+        "records": records,
+        "until_us": until_us,
+        "reason": reason,
+    }
+
+
+class ErasureProof(TypedDict):
+    """Proof of one request to erase a person: what was removed, when and by which release, and what remains. It has neither the person's name nor content."""
+
+    event_id: str
+    """Identity of this event: a UUIDv5 of the request. A repetition after an interruption has the same."""
+    occurred_at_us: int
+    """End of the erasure, in microseconds since the Unix epoch (UTC)."""
+    request_id: str
+    """Identity of the request; the key of the record. An interrupted erasure that is continued is one request."""
+    tenant: str
+    """Tenant."""
+    subject: str
+    """Keyed digest of tenant and user. It does not name the person."""
+    requested_by: str
+    """Requester of the erasure."""
+    requested_at_us: int
+    """Time of the request, in microseconds since the Unix epoch (UTC)."""
+    erased_until_us: int
+    """All events of the person up to this time are erased, in microseconds since the Unix epoch (UTC)."""
+    decisions: list[str]
+    """event_id of each record on `erasures`: one for each attempt."""
+    version: str
+    """Release of Stepstream that finished the erasure."""
+    keys_destroyed: int
+    """Number of the person's keys that were destroyed."""
+    made_unreadable: list[ErasedRange]
+    """Records whose keys were destroyed."""
+    deleted: list[ErasedRange]
+    """Ranges that were deleted because records in them were not sealed. They held records of others too."""
+    rows_deleted: dict[str, int]
+    """Number of deleted rows by table."""
+    consents_deleted: int
+    """Number of the person's consents that were deleted."""
+    trajectories: int
+    """Number of trajectories in which the person took part."""
+    remaining: list[ErasureRemainder]
+    """Copies that remain; empty: none is known."""
+
+
+def new_erasure_proof(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    request_id: str,
+    tenant: str,
+    subject: str,
+    requested_at_us: int,
+    erased_until_us: int,
+    version: str,
+    keys_destroyed: int,
+    requested_by: str = "",
+    decisions: list[str] | None = None,
+    made_unreadable: list[ErasedRange] | None = None,
+    deleted: list[ErasedRange] | None = None,
+    rows_deleted: dict[str, int] | None = None,
+    consents_deleted: int = 0,
+    trajectories: int = 0,
+    remaining: list[ErasureRemainder] | None = None,
+) -> ErasureProof:
+    """Return a ErasureProof with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "request_id": request_id,
+        "tenant": tenant,
+        "subject": subject,
+        "requested_by": requested_by,
+        "requested_at_us": requested_at_us,
+        "erased_until_us": erased_until_us,
+        "decisions": decisions if decisions is not None else [],
+        "version": version,
+        "keys_destroyed": keys_destroyed,
+        "made_unreadable": made_unreadable if made_unreadable is not None else [],
+        "deleted": deleted if deleted is not None else [],
+        "rows_deleted": rows_deleted if rows_deleted is not None else {},
+        "consents_deleted": consents_deleted,
+        "trajectories": trajectories,
+        "remaining": remaining if remaining is not None else [],
     }
 
 

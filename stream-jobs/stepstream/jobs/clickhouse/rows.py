@@ -21,6 +21,7 @@ from stepstream.topics.catalogue import (
     CONSENTS,
     CURATION,
     DEAD_LETTERS,
+    ERASURE_PROOFS,
     ERASURES,
     GOVERNANCE_AUDIT,
     GOVERNED_FEEDBACK,
@@ -269,6 +270,16 @@ _CONSENTS = table(
     occurred_at=_occurred_at,
 )
 _ERASURES = table("erasures", "event_id subject tenant requested_by", occurred_at=_occurred_at)
+_ERASURE_PROOFS = table(
+    "erasure_proofs",
+    "event_id request_id tenant subject requested_by version keys_destroyed rows_deleted consents_deleted trajectories",
+    occurred_at=_occurred_at,
+    requested_at=itemgetter("requested_at_us"),
+    erased_until=itemgetter("erased_until_us"),
+    records_unreadable=lambda record: sum(one["records"] for one in record["made_unreadable"]),
+    records_deleted=lambda record: sum(one["records"] for one in record["deleted"]),
+    remaining=lambda record: {one["place"]: one["records"] or 0 for one in record["remaining"]},
+)
 _TRAINING_DECISIONS = table(
     "training_decisions",
     "event_id trajectory_id revision group_id tenant model root outcome reason learner_version staleness update "
@@ -312,6 +323,7 @@ TABLES = {
         _REWARD_SPECS,
         _CONSENTS,
         _ERASURES,
+        _ERASURE_PROOFS,
         _TRAINING_DECISIONS,
         _LEARNER_UPDATES,
         _LEARNER_UPDATE_LAGS,
@@ -335,6 +347,7 @@ _TABLE_OF_TOPIC = {
     REWARD_SPECS: _REWARD_SPECS,
     CONSENTS: _CONSENTS,
     ERASURES: _ERASURES,
+    ERASURE_PROOFS: _ERASURE_PROOFS,
     TRAINING_DECISIONS: _TRAINING_DECISIONS,
     LEARNER_UPDATES: _LEARNER_UPDATES,
     DEAD_LETTERS: _DEAD_LETTERS,

@@ -26,10 +26,16 @@ class JobBehind(Exception):
     """A job has not read far enough; the message names the job, the offset and the remedy."""
 
 
-def write_decision(settings: Settings, tenant: str, subject: str, requested_by: str) -> Erasure:
-    """Write the decision durably: all events of the person until now are erased."""
+def write_decision(
+    settings: Settings, tenant: str, subject: str, requested_by: str, event_id: str | None = None
+) -> Erasure:
+    """Write the decision durably: all events of the person until now are erased. Default `event_id`: a new one."""
     erasure = new_erasure(
-        event_id=new_event_id(), occurred_at_us=now_us(), tenant=tenant, subject=subject, requested_by=requested_by
+        event_id=event_id or new_event_id(),
+        occurred_at_us=now_us(),
+        tenant=tenant,
+        subject=subject,
+        requested_by=requested_by,
     )
     codec = Codec(settings)
     try:
@@ -63,6 +69,17 @@ def destroy_keys(settings: Settings, keys: Iterable[SubjectKey]) -> None:
         producer.flush(_CALL_S)
     finally:
         codec.close()
+
+
+def first_offsets(settings: Settings, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Return the first offset of each (topic, partition), as of now."""
+    consumer = _consumer(settings, "unused")
+    try:
+        return {
+            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=_CALL_S)[0] for place in partitions
+        }
+    finally:
+        consumer.close()
 
 
 def end_offsets(settings: Settings, topics: Iterable[str]) -> dict[tuple[str, int], int]:

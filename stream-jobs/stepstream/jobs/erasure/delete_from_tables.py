@@ -7,11 +7,11 @@ would only hide the rows.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from clickhouse_connect.driver.client import Client
 
-from stepstream.jobs.erasure.find_records import Person
+from stepstream.jobs.erasure.findings import Person
 
 _CHUNK = 2000
 _BY_EVENT = ("steps", "feedback", "consents")
@@ -40,7 +40,21 @@ def own_trajectories_of(client: Client, person: Person) -> set[str]:
     return {name for t in tables for name in _column(client, f"SELECT DISTINCT trajectory_id FROM {t}", person)}
 
 
-def delete_rows(client: Client, person: Person, trajectories: Iterable[str], own: Iterable[str]) -> int:
+class RowCounts(Protocol):
+    """Counts of deleted rows that survive a kill; `step` names one table and condition."""
+
+    def plan_rows(self, step: str, table: str, present: int) -> None:
+        """Record that so many rows are deleted next."""
+        ...
+
+    def rows_removed(self, step: str, table: str) -> None:
+        """Record that they are deleted."""
+        ...
+
+
+def delete_rows(
+    client: Client, person: Person, trajectories: Iterable[str], own: Iterable[str], counts: RowCounts
+) -> int:
     """Delete every row of the person and return their number. On return, no query finds the rows.
 
     Args:
@@ -48,6 +62,7 @@ def delete_rows(client: Client, person: Person, trajectories: Iterable[str], own
         person: owner of the rows.
         trajectories: ids of the trajectories in which the person took part.
         own: ids of the trajectories whose steps name the person; rows there that name nobody are deleted too.
+        counts: hears of each deletion before and after it.
 
     Raises:
         ClickHouseError: the store is unavailable or rejects a query; run it again.
@@ -55,11 +70,11 @@ def delete_rows(client: Client, person: Person, trajectories: Iterable[str], own
     deleted = 0
     for table in _BY_EVENT:
         events = _column(client, f"SELECT event_id FROM {table}", person)
-        deleted += _delete(client, table, "event_id", events, person, _TENANT)
+        deleted += _delete(client, table, "event_id", events, person, counts, _TENANT)
     for table in _WITHOUT_NAME:
-        deleted += _delete(client, table, "trajectory_id", sorted(own), person, _NOBODY)
+        deleted += _delete(client, table, "trajectory_id", sorted(own), person, counts, _NOBODY)
     for table in _BY_TRAJECTORY:
-        deleted += _delete(client, table, "trajectory_id", sorted(set(trajectories)), person, _OF_TENANT)
+        deleted += _delete(client, table, "trajectory_id", sorted(set(trajectories)), person, counts, _OF_TENANT)
     return deleted
 
 
@@ -84,17 +99,21 @@ def _count(client: Client, table: str, where: str, ids: Sequence[str], person: P
     return int(rows)
 
 
-def _delete(client: Client, table: str, column: str, ids: Sequence[str], person: Person, condition: str) -> int:
-    deleted = 0
-    for chunk in _chunks(ids):
-        where = f"{column} IN {{ids:Array(String)}} {condition}"
-        if rows := _count(client, table, where, chunk, person):
+def _delete(
+    client: Client, table: str, column: str, ids: Sequence[str], person: Person, counts: RowCounts, condition: str
+) -> int:
+    where, step = f"{column} IN {{ids:Array(String)}} {condition}", f"{table} by {column}"
+    chunks = [(chunk, _count(client, table, where, chunk, person)) for chunk in _chunks(ids)]
+    deleted = sum(rows for _, rows in chunks)
+    counts.plan_rows(step, table, deleted)
+    for chunk, rows in chunks:
+        if rows:
             client.command(
                 f"ALTER TABLE {table} DELETE WHERE {where}",
                 parameters={"ids": chunk, "tenant": person.tenant},
                 settings={"mutations_sync": 2},
             )
-            deleted += rows
+    counts.rows_removed(step, table)
     return deleted
 
 

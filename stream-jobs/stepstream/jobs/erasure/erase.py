@@ -2,20 +2,23 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
 from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
 from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
 from stepstream.jobs.erasure import delete_from_log, delete_from_tables
-from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, Findings, Person, Say, Search, find_records
+from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, Search, find_records
+from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
+from stepstream.jobs.erasure.proof import build_proof, send_proof
+from stepstream.jobs.erasure.request import ErasureRequest, parse_range_name
+from stepstream.jobs.erasure.search_progress import Say
 from stepstream.topics.catalogue import CONSENTS, DEAD_LETTERS, OPEN_TRACES, SUBJECT_KEYS
 from stepstream.topics.events import SubjectKey
-from stepstream.topics.ids import now_us
+from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.table import Table
 
 OTLP_GROUP = "otlp"
@@ -31,7 +34,7 @@ class CannotErase(Exception):
 
 @dataclass
 class ErasureReport:
-    """Result of an erasure."""
+    """Result of an erasure, with what interrupted attempts of the same request removed."""
 
     subject: str
     """Keyed digest of tenant and user: the person's name on the log."""
@@ -45,8 +48,8 @@ class ErasureReport:
     """Number of readable records that remain, by topic; empty: the erasure is complete."""
     trajectories: list[str] = field(default_factory=list)
     labels: set[tuple[int, int]] = field(default_factory=set)
-    deleted_up_to: dict[str, int] = field(default_factory=dict)
-    """Newest deleted offset, by partition as `topic[partition]`."""
+    request_id: str = ""
+    """Key of the proof on `erasure-proofs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class _Erasing:
     live_keys: list[SubjectKey]
     consents: list[str]
     """Keys of the person's consents."""
+    request: ErasureRequest
+    request_file: Path
 
 
 def erase(
@@ -70,7 +75,9 @@ def erase(
     2. Write the decision about each to the log and destroy the keys: sealed records become unreadable.
     3. Delete the unsealed records from the log, after their readers have processed them.
     4. Delete the persons' consents, wait for the sink, and delete the table rows.
-    5. Write a record of what was removed: `DATA/erasures/SUBJECT.proof.json`.
+    5. Write the proof to the log.
+
+    An attempt that follows an interrupted one continues its request, and there is one proof of both.
 
     Args:
         settings: addresses and master key.
@@ -95,18 +102,25 @@ def erase(
         )
     keys, consents = _read_keys(settings, master)
     persons = list(dict.fromkeys(persons))
-    erasing = [_prepare(settings, client, master, person, keys, consents, say) for person in persons]
+    erasing = [_prepare(settings, client, master, person, keys, consents, requested_by, say) for person in persons]
     find_records(settings, [one.search for one in erasing], say)
     for one in erasing:
         _save(_findings_file(settings, one.subject), one.search.found.pack())
+    decisions, reports = [], []
     for one in erasing:
-        delete_from_log.write_decision(settings, one.search.person.tenant, one.subject, requested_by)
+        event_id = new_event_id()
+        one.request.decisions.append(event_id)
+        one.request.save(one.request_file)
+        tenant = one.search.person.tenant
+        decisions.append(delete_from_log.write_decision(settings, tenant, one.subject, requested_by, event_id))
         delete_from_log.destroy_keys(settings, one.live_keys)
         say(f"subject {one.subject}: {one.search.found.sealed} records are unreadable now")
-    reports = []
-    for number, one in enumerate(erasing, 1):
+    for number, (one, decision) in enumerate(zip(erasing, decisions, strict=True), 1):
         reports.append(_remove(settings, client, one, wait_s, say))
-        _save(_findings_file(settings, one.subject, "proof.json"), _proof(reports[-1], requested_by))
+        send_proof(settings, build_proof(settings, decision, one.request, one.search.found))
+        one.request.end(
+            one.request_file
+        )  # after the proof: killed between, the next attempt writes the same proof again
         say(f"erased {number} of {len(erasing)} persons")
     return reports
 
@@ -118,9 +132,10 @@ def _prepare(
     person: Person,
     keys: Mapping[str, SubjectKey],
     consents: Mapping[str, Any],
+    requested_by: str,
     say: Say,
 ) -> _Erasing:
-    """Return a person's keys, consents and trajectories, with the findings of an interrupted attempt."""
+    """Return a person's keys, consents and trajectories, with the findings of earlier attempts and the open request."""
     subject = master.subject(person.tenant, person.user)
     mine = [key for key in keys.values() if key["subject"] == subject]
     my_ids = {key["key_id"] for key in mine}
@@ -134,42 +149,43 @@ def _prepare(
         found.merge(Findings.unpack(saved.read_bytes()))
     owner = person.tenant, person.user
     live = [key for key in mine if not is_destroyed(key)]
+    request_file = _findings_file(settings, subject, "request.json")
+    request = ErasureRequest.load(request_file)
+    if request is not None:
+        say(f"subject {subject}: continuing the request of {request.requested_by}")
+    request = request or ErasureRequest(requested_by, now_us())
+    request.key_ids = sorted({*request.key_ids, *(key["key_id"] for key in live)})
+    found.requested_key_ids = set(request.key_ids)
+    my_consents = [key for key, change in consents.items() if (change["tenant"], change["user"]) == owner]
+    request.consents = max(request.consents, len(my_consents))
     say(f"subject {subject}: {len(live)} keys")
-    return _Erasing(
-        Search(person, found, keys.keys() - my_ids),
-        subject,
-        live,
-        [key for key, change in consents.items() if (change["tenant"], change["user"]) == owner],
-    )
+    return _Erasing(Search(person, found, keys.keys() - my_ids), subject, live, my_consents, request, request_file)
 
 
 def _remove(settings: Settings, client: Client, one: _Erasing, wait_s: float, say: Say) -> ErasureReport:
     """Delete what the destruction of the keys leaves: unsealed records, consents and rows."""
     found = one.search.found
-    cut = _delete_unsealed(settings, found, wait_s, say)
+    _delete_unsealed(settings, one, wait_s, say)
     delete_from_log.delete_keys(settings, CONSENTS, one.consents)
     delete_from_log.wait_until_read(
         settings, "store", delete_from_log.end_offsets(settings, (*GOVERNED, DEAD_LETTERS, CONSENTS)), wait_s
     )
-    rows = _delete_rows(client, one.search.person, found, say)
+    _delete_rows(client, one, say)
+    cut: dict[str, list[int]] = {}
+    for topic, partition in sorted(map(parse_range_name, one.request.deleted)):
+        cut.setdefault(topic, []).append(partition)
     return ErasureReport(
         subject=one.subject,
-        keys_destroyed=len(one.live_keys),
+        keys_destroyed=len(one.request.key_ids),
         records_unreadable=found.sealed,
-        rows_deleted=rows,
+        rows_deleted=sum(one.request.rows.values()),
         partitions_cut=cut,
-        consents_forgotten=len(one.consents),
+        consents_forgotten=one.request.consents,
         left=dict(found.remaining),
         trajectories=sorted(found.trajectories),
         labels=found.labels,
-        deleted_up_to={f"{topic}[{partition}]": offset for (topic, partition), offset in found.unsealed.items()},
+        request_id=one.request.request_id,
     )
-
-
-def _proof(report: ErasureReport, requested_by: str) -> bytes:
-    """Return the record of an erasure. It has no name and no content of the person."""
-    facts = asdict(report) | {"labels": sorted(report.labels), "requested_by": requested_by, "erased_at_us": now_us()}
-    return orjson.dumps(facts, option=orjson.OPT_INDENT_2)
 
 
 def _findings_file(settings: Settings, subject: str, kind: str = "json") -> Path:
@@ -194,59 +210,68 @@ def _read_keys(settings: Settings, master: MasterKey) -> tuple[dict[str, Subject
 
 
 def _save(path: Path, content: bytes) -> None:
-    """Replace a file: the findings for another attempt, since they cannot be found without the keys, or the proof."""
+    """Save the findings for another attempt, since they cannot be found without the keys."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
     temporary.write_bytes(content)
     temporary.replace(path)
 
 
-def _delete_unsealed(settings: Settings, found: Findings, wait_s: float, say: Say) -> dict[str, list[int]]:
-    """Delete partitions up to the person's newest unsealed record, after their readers have processed it.
-
-    Returns:
-        The partitions by topic.
-    """
-    letters = {partition: offset for partition, offset in found.unsealed.items() if partition[0] == DEAD_LETTERS}
-    intake = {partition: offset for partition, offset in found.unsealed.items() if partition[0] in INTAKE}
+def _delete_unsealed(settings: Settings, one: _Erasing, wait_s: float, say: Say) -> None:
+    """Delete partitions up to the person's newest unsealed record, after their readers have processed it."""
+    unsealed, request = one.search.found.unsealed, one.request
+    intake = {place: found.last + 1 for place, found in unsealed.items() if place[0] in INTAKE}
+    letters = {place: found.last + 1 for place, found in unsealed.items() if place[0] == DEAD_LETTERS}
     if intake:
         say("waiting until govern has read the unsealed records")
-        delete_from_log.wait_until_read(
-            settings, "govern", {partition: offset + 1 for partition, offset in intake.items()}, wait_s
-        )
-    _spare_unfinished_traces(settings, found)
+        delete_from_log.wait_until_read(settings, "govern", intake, wait_s)
+    _spare_unfinished_traces(settings, one.search.found)
     if letters:
-        delete_from_log.wait_until_read(
-            settings, "store", {partition: offset + 1 for partition, offset in letters.items()}, wait_s
-        )
-    delete_from_log.delete_up_to(settings, found.unsealed)
-    cut: dict[str, list[int]] = {}
-    for topic, partition in sorted(found.unsealed):
-        cut.setdefault(topic, []).append(partition)
-    for topic, partitions in cut.items():
-        say(f"deleted the oldest records of {topic} in partitions {partitions}: some were unsealed")
-    return cut
+        delete_from_log.wait_until_read(settings, "store", letters, wait_s)
+    places = {*unsealed, *map(parse_range_name, request.deleted)}
+    request.plan_ranges(unsealed, delete_from_log.first_offsets(settings, places))
+    request.save(one.request_file)
+    delete_from_log.delete_up_to(settings, {place: found.last for place, found in unsealed.items()})
+    for (topic, partition), found in sorted(unsealed.items()):
+        say(f"deleted {topic}[{partition}] up to offset {found.last}: {found.records} records were unsealed")
 
 
 def _spare_unfinished_traces(settings: Settings, found: Findings) -> None:
     """Exclude open traces that still wait for their spans: other people's traces would be lost too."""
-    open_traces = {partition: offset for partition, offset in found.unsealed.items() if partition[0] == OPEN_TRACES}
-    committed = delete_from_log.committed_offsets(settings, OTLP_GROUP, open_traces)
-    for partition, offset in open_traces.items():
-        if committed[partition] <= offset:
-            found.remaining[OPEN_TRACES] += 1
-            found.unsealed[partition] = committed[partition] - 1
-            if found.unsealed[partition] < 0:
-                del found.unsealed[partition]
+    committed = delete_from_log.committed_offsets(settings, OTLP_GROUP, found.open_traces)
+    for place, offsets in found.open_traces.items():
+        finished = [offset for offset in offsets if offset < committed[place]]
+        if unfinished := len(offsets) - len(finished):
+            found.remaining[OPEN_TRACES] += unfinished
+        del found.unsealed[place]
+        if finished:
+            found.unsealed[place] = OffsetRange(finished[0], finished[-1], len(finished))
 
 
-def _delete_rows(client: Client, person: Person, found: Findings, say: Say) -> int:
+class _SavedCounts:
+    """Counts of deleted rows in a request, saved at each change."""
+
+    def __init__(self, one: _Erasing) -> None:
+        self._request, self._file = one.request, one.request_file
+
+    def plan_rows(self, step: str, table: str, present: int) -> None:
+        """As `RowCounts.plan_rows`."""
+        self._request.plan_rows(step, table, present)
+        if present:
+            self._request.save(self._file)
+
+    def rows_removed(self, step: str, table: str) -> None:
+        """As `RowCounts.rows_removed`."""
+        self._request.rows_removed(step, table)
+
+
+def _delete_rows(client: Client, one: _Erasing, say: Say) -> None:
     """Delete rows until none appear any more: a writer may have read some before the keys were destroyed."""
+    person, found, counts = one.search.person, one.search.found, _SavedCounts(one)
     deleted = 0
     for _ in range(_ROUNDS):
-        deleted += delete_from_tables.delete_rows(client, person, found.trajectories, found.own_trajectories)
+        deleted += delete_from_tables.delete_rows(client, person, found.trajectories, found.own_trajectories, counts)
         time.sleep(_QUIET_S)
         if not delete_from_tables.count_rows(client, person, found.own_trajectories):
             break
     say(f"deleted {deleted} rows")
-    return deleted

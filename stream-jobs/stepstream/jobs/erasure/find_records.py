@@ -1,14 +1,14 @@
 """Find the records of a person on the log without decrypting any."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
-
-import orjson
 
 from stepstream.config import Settings
 from stepstream.crypto.sealing import key_ids
+from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
+from stepstream.jobs.erasure.search_progress import Say, SearchProgress
+from stepstream.jobs.erasure.second_reading import Ranges, SecondReading
 from stepstream.topics.catalogue import (
     DEAD_LETTERS,
     FEEDBACK,
@@ -25,73 +25,8 @@ from stepstream.topics.consumer import Event, EventConsumer
 INTAKE = (STEPS, FEEDBACK)
 GOVERNED = (GOVERNED_STEPS, GOVERNED_FEEDBACK, LABELED_TRAJECTORIES)
 """Labels are last: the search needs the owners of their steps."""
+_SEARCHED = (*INTAKE, *GOVERNED, DEAD_LETTERS, OPEN_TRACES)
 _BATCH = 2000
-_REPORTED_EVERY = 100_000
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Person:
-    """The person to erase."""
-
-    tenant: str
-    user: str
-
-    def owns(self, record: Any) -> bool:
-        """Return True if a readable record names this person."""
-        return bool(record["user"] == self.user and record["tenant"] == self.tenant)
-
-
-@dataclass
-class Findings:
-    """Ids and offsets of a person's records. They contain no name and no content, so they may be stored."""
-
-    key_ids: set[str] = field(default_factory=set)
-    """The person's keys."""
-    trajectories: set[str] = field(default_factory=set)
-    """Trajectories in which the person took part, at least by feedback."""
-    own_trajectories: set[str] = field(default_factory=set)
-    """Trajectories whose steps name the person. Records there that name nobody belong to the person too."""
-    labels: set[tuple[int, int]] = field(default_factory=set)
-    """Partition and offset of the person's labelled trajectories."""
-    steps_of_others: set[str] = field(default_factory=set)
-    """Ids of the readable governed steps in `own_trajectories` that belong to other people."""
-    sealed: int = 0
-    """Number of records sealed under the person's keys."""
-    unsealed: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Newest offset of an unsealed record by (topic, partition), on topics whose records can be deleted."""
-    remaining: Counter[str] = field(default_factory=Counter)
-    """Number of readable records, by topic, that the erasure leaves: unsealed records on governed topics that are older
-    than sealing or name nobody; labels of a shared trajectory that are sealed under another person's key alone; open
-    traces that are not finished."""
-
-    def merge(self, earlier: "Findings") -> None:
-        """Add the findings of an interrupted attempt."""
-        self.key_ids |= earlier.key_ids
-        self.trajectories |= earlier.trajectories
-        self.own_trajectories |= earlier.own_trajectories
-        self.labels |= earlier.labels
-
-    def pack(self) -> bytes:
-        """Serialize, as JSON, the findings that need the keys."""
-        return orjson.dumps(
-            {
-                "key_ids": sorted(self.key_ids),
-                "trajectories": sorted(self.trajectories),
-                "own": sorted(self.own_trajectories),
-                "labels": sorted(self.labels),
-            }
-        )
-
-    @staticmethod
-    def unpack(packed: bytes) -> "Findings":
-        """Reverse `pack`."""
-        stored = orjson.loads(packed)
-        labels = {(partition, offset) for partition, offset in stored["labels"]}
-        # Earlier versions did not store `own`: any of the trajectories may be one.
-        own = set(stored.get("own", stored["trajectories"]))
-        return Findings(set(stored["key_ids"]), set(stored["trajectories"]), own, labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +58,21 @@ class SearchIndex:
         concerned = found if owner is None or owner in found else [*found, owner]
         return [search for place, search in enumerate(concerned) if search not in concerned[:place]]
 
-    def by_trajectory(self) -> dict[str, list[Search]]:
-        """Return the searches by id of their own trajectories."""
-        searches: dict[str, list[Search]] = {}
+    def by_trajectory(self) -> dict[tuple[str, str], list[Search]]:
+        """Return the searches by tenant and id of their own trajectories."""
+        searches: dict[tuple[str, str], list[Search]] = {}
         for search in self._all:
             for trajectory_id in search.found.own_trajectories:
-                searches.setdefault(trajectory_id, []).append(search)
+                searches.setdefault((search.person.tenant, trajectory_id), []).append(search)
         return searches
 
 
 def find_records(settings: Settings, searches: Sequence[Search], say: Say) -> None:
     """Read the topics with people's content up to their present end, and add the persons' records to their findings.
 
-    Two passes for all persons together: a record that names nobody belongs to the person of its trajectory, whose steps
-    may come later. The second pass is left out if no person has a trajectory.
+    One reading for all persons together. A record that names nobody belongs to the person of its trajectory, whose
+    steps may come later on the log: the offsets of such records in the persons' trajectories, and these alone, are read
+    again.
 
     Args:
         settings: addresses of Kafka and the registry.
@@ -146,31 +82,38 @@ def find_records(settings: Settings, searches: Sequence[Search], say: Say) -> No
     Raises:
         KafkaException: a topic does not exist, or no broker answers.
     """
-    codec = Codec(settings)  # without keys: the id of a record's key identifies its owner
+    # Without keys: the id of a record's key identifies its owner.
+    codec = Codec(settings, keep_arrays=True)
     try:
-        index = SearchIndex(searches)
-        for topic in (*INTAKE, *GOVERNED, DEAD_LETTERS, OPEN_TRACES):
-            for event in _reported(read_events(settings, codec, topic), f"searched {{}} records of {topic}", say):
-                for search in index.concerned(event):
+        index, second = SearchIndex(searches), SecondReading()
+        progress = SearchProgress(offset_ranges(settings, _SEARCHED), say)
+        for topic in _SEARCHED:
+            for event in progress.follow(read_events(settings, codec, topic)):
+                concerned = index.concerned(event)
+                for search in concerned:
                     add_event(search.found, search.person, event, codec)
+                if event.record is not None and topic in (*INTAKE, *GOVERNED):
+                    second.add(event, bool(concerned), is_unnamed_content(event))
+        progress.end()
         own = index.by_trajectory()
-        for topic in (*INTAKE, *GOVERNED) if own else ():
-            line = f"searched {{}} records of {topic} for trajectories"
-            for event in _reported(read_events(settings, codec, topic), line, say):
-                for search in own.get(event.record["trajectory_id"], ()) if event.record is not None else ():
+        again = second.ranges(own)
+        if not again:
+            return
+        progress = SearchProgress(again, say)
+        for topic in (*INTAKE, *GOVERNED):
+            for event in progress.follow(read_ranges(settings, codec, topic, again)):
+                record = event.record
+                for search in own.get((record["tenant"], record["trajectory_id"]), ()) if record is not None else ():
                     add_by_trajectory(search.found, search.person, event, search.other_key_ids)
+        progress.end()
     finally:
         codec.close()
 
 
-def _reported(events: Iterable[Event], line: str, say: Say) -> Iterator[Event]:
-    """Yield events, and report their number now and then, and at the end."""
-    number = 0
-    for number, event in enumerate(events, 1):
-        yield event
-        if number % _REPORTED_EVERY == 0:
-            say(line.format(f"{number:,}"))
-    say(line.format(f"{number:,}"))
+def offset_ranges(settings: Settings, topics: Sequence[str]) -> Ranges:
+    """Return the first offset and the end of each (topic, partition)."""
+    with EventConsumer(settings.kafka, Codec(settings)) as consumer:
+        return {place: bounds for topic in topics for place, bounds in consumer.offset_ranges(topic).items()}
 
 
 def read_events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:
@@ -181,6 +124,17 @@ def read_events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]
             yield from consumer.poll(_BATCH, 0.2)
 
 
+def read_ranges(settings: Settings, codec: Codec, topic: str, ranges: Ranges) -> Iterator[Event]:
+    """Yield the events of a topic in a range of offsets of each partition: first offset and end."""
+    for place, (first, end) in ranges.items():
+        if place[0] != topic:
+            continue
+        with EventConsumer(settings.kafka, codec) as consumer:
+            consumer.follow([topic], {place: first}, {place: end})
+            while not consumer.is_caught_up():
+                yield from (event for event in consumer.poll(_BATCH, 0.2) if event.offset < end)
+
+
 def add_event(found: Findings, person: Person, event: Event, codec: Codec) -> None:
     """Add an event that names the person or is sealed under one of the person's keys."""
     record = event.record
@@ -188,13 +142,13 @@ def add_event(found: Findings, person: Person, event: Event, codec: Codec) -> No
         if record is not None and record["tenant"] == person.tenant and _mentions(record["payload"], person):
             _add_unsealed(found, event)
     elif event.topic == DEAD_LETTERS:
-        if record is not None and _is_letter_of(found, person, record, codec):
+        if record is not None and _is_letter_of(found, person, event, codec):
             _add_unsealed(found, event)
     elif record is None:
         if event.topic in INTAKE and _mentions(event.value, person):
             _add_unsealed(found, event)
     elif _is_sealed_for(found, record):
-        found.sealed += 1
+        _add_sealed(found, event, record)
         _add_trajectory(found, event)
     elif person.owns(record):
         _add_trajectory(found, event)
@@ -214,7 +168,7 @@ def add_by_trajectory(found: Findings, person: Person, event: Event, other_key_i
     if record is None or record["trajectory_id"] not in found.own_trajectories or record["tenant"] != person.tenant:
         return
     if record["user"] is None and record["seal_key"] is None:
-        if not _has_content(event.topic, record):
+        if not is_unnamed_content(event):
             return
         if event.topic in INTAKE:
             _add_unsealed(found, event)
@@ -236,11 +190,14 @@ def _is_sealed_for(found: Findings, record: Any) -> bool:
     return not found.key_ids.isdisjoint(key_ids(record.get("seal_key")))
 
 
-def _has_content(topic: str, record: Any) -> bool:
-    """Return True if a field is set that would be sealed if the record named a person."""
+def is_unnamed_content(event: Event) -> bool:
+    """Return True if a record names nobody, and a field is set that would be sealed if it did."""
+    record = event.record
+    if record["user"] is not None or record["seal_key"] is not None:
+        return False
     if any(step["tool_calls"] for step in record.get("steps", ())):
         return True
-    return any(record[name] not in (None, []) for name in TOPICS[topic].personal)
+    return any(record[name] not in (None, []) for name in TOPICS[event.topic].personal)
 
 
 def _add_trajectory(found: Findings, event: Event) -> None:
@@ -252,19 +209,31 @@ def _add_trajectory(found: Findings, event: Event) -> None:
 
 
 def _add_unsealed(found: Findings, event: Event) -> None:
-    partition = event.topic, event.partition
-    found.unsealed[partition] = max(found.unsealed.get(partition, -1), event.offset)
+    _add_offset(found.unsealed, event)
+    if event.topic == OPEN_TRACES:
+        found.open_traces.setdefault((event.topic, event.partition), []).append(event.offset)
 
 
-def _is_letter_of(found: Findings, person: Person, letter: Any, codec: Codec) -> bool:
+def _add_sealed(found: Findings, event: Event, record: Any) -> None:
+    found.sealed += 1
+    if not found.requested_key_ids.isdisjoint(key_ids(record["seal_key"])):
+        _add_offset(found.unreadable, event)
+
+
+def _add_offset(ranges: dict[tuple[str, int], OffsetRange], event: Event) -> None:
+    ranges.setdefault((event.topic, event.partition), OffsetRange(event.offset, event.offset, 0)).add(event.offset)
+
+
+def _is_letter_of(found: Findings, person: Person, event: Event, codec: Codec) -> bool:
     """Return True if the value in a dead letter names the person; search undecodable values for the name."""
+    letter = event.record
     value = letter["value"] or b""
     try:
         record = codec.decode(letter["topic"], value)
     except (CodecError, KeyError):
         return _mentions(value, person)
     if _is_sealed_for(found, record):
-        found.sealed += 1
+        _add_sealed(found, event, record)
         return False
     return "user" in record and person.owns(record)
 

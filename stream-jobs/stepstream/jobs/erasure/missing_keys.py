@@ -12,7 +12,8 @@ from stepstream.config import Settings
 from stepstream.crypto.sealing import key_ids
 from stepstream.jobs.erasure import delete_from_log
 from stepstream.jobs.erasure.erase import CannotErase
-from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, Say, read_events
+from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, read_events
+from stepstream.jobs.erasure.search_progress import Say
 from stepstream.topics.catalogue import SUBJECT_KEYS
 from stepstream.topics.codec import Codec
 from stepstream.topics.events import new_subject_key
@@ -39,7 +40,7 @@ def find_missing_keys(settings: Settings, say: Say) -> dict[str, MissingKey]:
         CannotErase: `subject-keys` cannot be read to its end.
     """
     missing: dict[str, MissingKey] = {}
-    codec = Codec(settings)
+    codec = Codec(settings, keep_arrays=True)
     try:
         for topic in (*INTAKE, *GOVERNED):
             for event in read_events(settings, codec, topic):

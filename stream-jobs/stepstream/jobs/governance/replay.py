@@ -114,7 +114,7 @@ def replay(
         for table in tables:
             if not table.wait_current(_TABLES_S):
                 raise CannotReplayError(f"cannot read policies and consents within {_TABLES_S:g} s: is Kafka up?")
-        codec = stack.enter_context(closing(sealing_codec(settings)))
+        codec = stack.enter_context(closing(sealing_codec(settings, keep_arrays=True)))
         reader = stack.enter_context(closing(LogReader(settings.kafka, "stepstream-replay", _never)))
         policies = ActivePolicies(pseudonym_key(settings), *tables)
         decoder = _RetryingDecoder(codec)

@@ -16,9 +16,9 @@ from stepstream.jobs.rewards.spec_lookup import SpecLookup
 from stepstream.jobs.runtime.state import Changes, PartitionState
 
 _REVIEWED = b"r" + VERSION.encode() + b"p"
-_REVIEWED_PER_TICK = 500
+_REVIEWED_PER_TICK = 100
 """Trajectories reviewed in one tick."""
-_SCANNED_PER_TICK = 5_000
+_SCANNED_PER_TICK = 2_000
 """Entries of the index read in one tick."""
 _SPEC_BITS = 64
 

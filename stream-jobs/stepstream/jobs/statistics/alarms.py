@@ -108,8 +108,24 @@ def windows(periods: Mapping[Period, Sums], size: int) -> list[Window]:
     return found
 
 
-def active_alarms(periods: Mapping[Period, Sums], rule: AlarmsSettings) -> list[Finding]:
-    """Return the alarms that are active after the newest complete window, by the name of the series that fell."""
+def needed_since(periods: Mapping[Period, Sums], rule: AlarmsSettings) -> tuple[int, Period]:
+    """Return how many of the oldest windows no comparison needs any more, and the first period after them.
+
+    The newest `history` windows are compared with bases up to `history` windows before them.
+    """
+    found = windows(periods, rule.window)
+    surplus = max(0, len(found) - 2 * rule.history)
+    return surplus, found[surplus].first if surplus else Period(-1, 0)
+
+
+def active_alarms(periods: Mapping[Period, Sums], rule: AlarmsSettings, forgotten: int = 0) -> list[Finding]:
+    """Return the alarms that are active after the newest complete window, by the name of the series that fell.
+
+    Args:
+        periods: sums by period.
+        rule: settings.
+        forgotten: number of older windows, as `needed_since`, whose periods were removed.
+    """
     found = windows(periods, rule.window)
     active: dict[Series, tuple[int, Finding]] = {}
     for at in range(max(0, len(found) - rule.history), len(found)):
@@ -119,18 +135,21 @@ def active_alarms(periods: Mapping[Period, Sums], rule: AlarmsSettings) -> list[
             for guard, (base, finding) in active.items()
             if at - base < rule.history and _persists(finding, window)
         }
-        for base, finding in _findings_at(found, at, rule):
+        for base, finding in _findings_at(found, at, rule, forgotten):
             active.setdefault(finding.falling, (base, finding))
     return [finding for _, (_, finding) in sorted(active.items())]
 
 
-def _findings_at(found: Sequence[Window], at: int, rule: AlarmsSettings) -> list[tuple[int, Finding]]:
+def _findings_at(found: Sequence[Window], at: int, rule: AlarmsSettings, forgotten: int) -> list[tuple[int, Finding]]:
     """Return the findings at one window, each with the index of its base window, the smallest p-value first."""
     after = found[at]
     bases = [at - back for back in _BASE_DISTANCES if back <= min(at, rule.history)]
     if not bases:
         return []
-    threshold = rule.level / (at * (at + 1)) / len(bases) / sum(series.paid + series.guard for series in after.sums)
+    number = at + forgotten
+    threshold = (
+        rule.level / (number * (number + 1)) / len(bases) / sum(series.paid + series.guard for series in after.sums)
+    )
     raised = []
     for base in bases:
         before = found[base]

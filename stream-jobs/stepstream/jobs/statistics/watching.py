@@ -18,6 +18,7 @@ from stepstream.jobs.statistics.alarms import (
     Window,
     active_alarms,
     merge_sums,
+    needed_since,
     windows,
 )
 from stepstream.jobs.statistics.component_sums import from_records
@@ -53,6 +54,8 @@ class Watcher:
         """Version and sums by cohort, period and key of the record."""
         self._periods: defaultdict[Cohort, dict[Period, Sums]] = defaultdict(dict)
         """Sums over keys."""
+        self._forgotten: dict[Cohort, tuple[int, Period]] = {}
+        """Number of windows whose periods were removed, and the first period after them, by cohort."""
         self._specs: defaultdict[Family, set[str]] = defaultdict(set)
         self._touched: set[Family] = set()
         self._alarms: dict[str, Alarm] = {}
@@ -62,17 +65,24 @@ class Watcher:
         """Alarms that are active."""
         return [alarm for alarm in self._alarms.values() if alarm["state"] == RAISED]
 
+    @property
+    def periods(self) -> int:
+        """Number of periods in memory."""
+        return sum(map(len, self._periods.values()))
+
     def add_decision(self, alarm: Alarm) -> None:
         """Record an earlier decision; alarms of other programs are ignored."""
         if alarm["kind"] in GUARDS:
             self._alarms[alarm["alarm_id"]] = alarm
 
     def add_stats(self, stats: ComponentStats) -> None:
-        """Add a snapshot of statistics, unless a newer one is known."""
+        """Add a snapshot of statistics, unless a newer one is known or no comparison needs its period any more."""
         family = Family(stats["environment"], stats["agent"], stats["model"], stats["split"])
         cohort = Cohort(family, stats["reward_spec"])
         version = stats["policy_version"]
         period = Period(-1 if version is None else version, stats["hour"])
+        if period < self._forgotten.get(cohort, (0, period))[1]:
+            return
         parts = self._parts[cohort].setdefault(period, {})
         known, _ = parts.get(stats["key"], (-1, {}))
         if stats["version"] > known:
@@ -88,7 +98,17 @@ class Watcher:
                 for alarm in self._changes(cohort, now_us):
                     self.add_decision(alarm)
                     yield alarm
+                self._forget(cohort)
         self._touched.clear()
+
+    def _forget(self, cohort: Cohort) -> None:
+        """Remove the periods that no comparison needs any more."""
+        surplus, first = needed_since(self._periods[cohort], self._rule)
+        if surplus:
+            self._forgotten[cohort] = self._forgotten.get(cohort, (0, first))[0] + surplus, first
+            for periods in (self._periods[cohort], self._parts[cohort]):
+                for period in [period for period in periods if period < first]:
+                    del periods[period]
 
     def _changes(self, cohort: Cohort, now_us: int) -> Iterator[Alarm]:
         wanted = {finding.falling[:2]: finding for finding in self._wanted(cohort)}
@@ -105,7 +125,7 @@ class Watcher:
             others = self._periods[Cohort(cohort.family, spec)]
             if max(others) > max(periods) and windows(others, self._rule.window):
                 return []
-        return active_alarms(periods, self._rule)
+        return active_alarms(periods, self._rule, self._forgotten.get(cohort, (0,))[0])
 
     def _raise(self, cohort: Cohort, finding: Finding) -> Alarm:
         rising, falling, before, after = finding.rising, finding.falling, finding.before, finding.after

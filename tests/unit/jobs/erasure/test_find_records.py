@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_records import T0_US, make_feedback, make_steps
 
-from stepstream.jobs.erasure.find_records import Findings, Person, Search, SearchIndex, add_by_trajectory, add_event
+from stepstream.jobs.erasure import find_records
+from stepstream.jobs.erasure.find_records import Search, SearchIndex, add_by_trajectory, add_event
+from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
+from stepstream.jobs.erasure.second_reading import SecondReading
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_trace_export
@@ -42,7 +45,7 @@ def test_a_record_without_a_name_is_found_by_its_trajectory_in_any_order() -> No
         event("governed-steps", unnamed_step),
     )
     assert found.own_trajectories == {"t"}
-    assert found.unsealed == {("feedback", 0): 3, ("steps", 0): 2}
+    assert found.unsealed == {("feedback", 0): OffsetRange(3, 3, 1), ("steps", 0): OffsetRange(1, 2, 2)}
     assert found.remaining == {"governed-feedback": 1, "governed-steps": 1}
 
 
@@ -61,13 +64,13 @@ def test_a_trajectory_with_only_feedback_from_the_person_is_not_an_own_one() -> 
     [step] = make_steps("t", 1)
     found = search(event("feedback", make_feedback("t", user="ada")), event("steps", step, 4))
     assert (found.trajectories, found.own_trajectories) == ({"t"}, set())
-    assert found.unsealed == {("feedback", 0): 0}
+    assert found.unsealed == {("feedback", 0): OffsetRange(0, 0, 1)}
 
 
 def test_a_trajectory_of_another_tenant_with_the_same_id_is_not_found() -> None:
     [named, unnamed_step] = make_steps("t", 2)
     found = search(event("steps", named | {"user": "ada"}, 1), event("steps", unnamed_step | {"tenant": "other"}, 2))
-    assert found.unsealed == {("steps", 0): 1}
+    assert found.unsealed == {("steps", 0): OffsetRange(1, 1, 1)}
 
 
 def test_labels_of_a_shared_trajectory_are_found_under_any_key() -> None:
@@ -120,7 +123,8 @@ def test_open_traces_that_name_the_person_are_found() -> None:
         for tenant, payload in (("default", b"user.id: ada"), ("default", b"user.id: bob"), ("other", b"user.id: ada"))
     ]
     found = search(*(event("open-traces", record, offset) for offset, record in enumerate(records)))
-    assert found.unsealed == {("open-traces", 0): 0}
+    assert found.unsealed == {("open-traces", 0): OffsetRange(0, 0, 1)}
+    assert found.open_traces == {("open-traces", 0): [0]}
 
 
 def test_findings_survive_an_interrupted_attempt() -> None:
@@ -154,3 +158,93 @@ def test_one_search_for_many_persons_finds_what_one_for_each_does(records: list[
         for one in alone:
             add_event(one.found, one.person, each, NO_CODEC)
     assert [one.found for one in together] == [one.found for one in alone]
+
+
+KEYS_OF = {"ann": {"k1"}, "bob": {"k2"}}
+TOPICS_IN_ORDER = ("steps", "feedback", "governed-steps", "governed-feedback", "labeled-trajectories")
+ENTRIES = st.tuples(
+    st.sampled_from(TOPICS_IN_ORDER),
+    st.sampled_from(["t", "u"]),
+    st.sampled_from([None, "ann", "bob", "eve"]),
+    st.sampled_from([None, "k1", "k2", "k3", "k1+k2"]),
+)
+
+
+def log_of(entries: list[tuple[str, str, Any, Any]]) -> list[Event]:
+    """Return records in the order of a search; a label holds the first governed step of its trajectory."""
+    events: list[Event] = []
+    for offset, (topic, trajectory, user, key) in enumerate(sorted(entries, key=lambda e: TOPICS_IN_ORDER.index(e[0]))):
+        if topic.endswith("feedback"):
+            record: Any = make_feedback(trajectory, number=offset, user=user, comment="text")
+        else:
+            record = make_steps(trajectory, 1, user=user)[0] | {"event_id": f"{topic}{offset}"}
+        record |= {"seal_key": key}
+        if topic == "labeled-trajectories":
+            held = [e.record for e in events if e.topic == "governed-steps" and e.record["trajectory_id"] == trajectory]
+            record |= {
+                "steps": [step | {"tool_calls": []} for step in held[:1]],
+                "sequences": ["s"],
+                "conversations": [],
+            }
+        events.append(event(topic, record, offset))
+    return events
+
+
+@given(st.lists(ENTRIES, max_size=12), st.sampled_from([["ann"], ["ann", "bob"]]), st.sampled_from([0, 3, 100]))
+def test_the_second_reading_of_some_ranges_finds_what_one_of_everything_does(
+    entries: list[Any], users: list[str], remembered: int
+) -> None:
+    """Also if most undecided records are not remembered."""
+    log = log_of(entries)
+
+    def first_reading() -> tuple[SearchIndex, list[Search], SecondReading]:
+        searches = [
+            Search(Person("default", u), Findings(set(KEYS_OF[u])), {"k1", "k2", "k3"} - KEYS_OF[u]) for u in users
+        ]
+        index, second = SearchIndex(searches), SecondReading(remembered)
+        for each in log:
+            concerned = index.concerned(each)
+            for one in concerned:
+                add_event(one.found, one.person, each, NO_CODEC)
+            second.add(each, bool(concerned), find_records.is_unnamed_content(each))
+        return index, searches, second
+
+    def read_again(index: SearchIndex, events: list[Event]) -> None:
+        own = index.by_trajectory()
+        for each in events:
+            for one in own.get((each.record["tenant"], each.record["trajectory_id"]), ()):
+                add_by_trajectory(one.found, one.person, each, one.other_key_ids)
+
+    index, partly, second = first_reading()
+    ranges = second.ranges(index.by_trajectory())
+    bounds = [(each, *ranges.get((each.topic, each.partition), (0, 0))) for each in log]
+    read_again(index, [each for each, first, end in bounds if first <= each.offset < end])
+    index, entirely, _ = first_reading()
+    read_again(index, log)
+    for one, all_ in zip(partly, entirely, strict=True):
+        assert (one.found.unsealed, one.found.remaining, one.found.labels) == (
+            all_.found.unsealed,
+            all_.found.remaining,
+            all_.found.labels,
+        )
+
+
+def test_records_that_are_sealed_for_the_person_are_not_read_again() -> None:
+    second = SecondReading()
+    for offset in range(5):
+        [step] = make_steps("t", 1, user=None)
+        second.add(event("governed-steps", step | {"seal_key": "k1"}, offset), True, False)
+        second.add(event("labeled-trajectories", step | {"seal_key": "k1"}, offset), True, False)
+    assert second.ranges({("default", "t"): ["ann"]}) == {}
+    second.add(event("feedback", make_feedback("t"), 7), False, True)
+    second.add(event("feedback", make_feedback("else"), 9), False, True)
+    assert second.ranges({("default", "t"): ["ann"]}) == {("feedback", 0): (7, 8)}
+
+
+def test_records_are_counted_as_made_unreadable_by_the_request_that_destroys_their_key() -> None:
+    found = Findings({"old", "new"}, requested_key_ids={"new"})
+    [step] = make_steps("t", 1, user=None)
+    for offset, key in enumerate(["old", "new", "new", "bobs+new"], 4):
+        add_event(found, ADA, event("governed-steps", step | {"seal_key": key}, offset), NO_CODEC)
+    assert found.sealed == 4
+    assert found.unreadable == {("governed-steps", 0): OffsetRange(5, 7, 3)}

@@ -1,11 +1,13 @@
 """Test snapshots over the model of the log: restored and completed, refused if damaged or foreign, removed in time."""
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from owner_model import CODEC, Log, Worker
 from prometheus_client import REGISTRY
 from stream_records import as_governed, make_ending, make_feedback, make_steps
@@ -88,6 +90,50 @@ def test_a_lost_folder_is_restored_from_a_snapshot_and_the_records_after_it(
     for name in ("a", "b", "c"):
         revise(worker, name)
     assert labels(worker)[3:] == [(name, 2, 0.0) for name in ("a", "b", "c")]
+
+
+def test_a_state_is_restored_from_a_store_that_is_no_folder(worker: Worker, count: Callable[[str], float]) -> None:
+    address = f"memory://snapshots-{uuid.uuid4()}"
+    worker.settings = {"snapshots": address, "snapshot_keep": 1}
+    worker.own()
+    for name in ("a", "b", "c"):
+        work(worker, name)
+        worker.snapshot()
+    worker.kill(with_folder=True)
+    worker.own()
+    assert (count("written"), count("restored"), count("failed")) == (3, 1, 0)
+    for name in ("a", "b", "c"):
+        revise(worker, name)
+    assert labels(worker)[3:] == [(name, 2, 0.0) for name in ("a", "b", "c")]
+    store = MemoryFileSystem()
+    files = [path for path in store.find(address.removeprefix("memory:/")) if "/files/" in path]
+    assert files
+    for file in files:
+        store.pipe_file(file, b"damaged")
+    worker.kill(with_folder=True)
+    worker.own()
+    assert (count("restored"), count("refused")) == (1, 3), "damaged ones are found, and the log is folded instead"
+
+
+def test_an_idle_partition_outlives_its_records(worker: Worker, count: Callable[[str], float]) -> None:
+    """Its newest snapshot is at its end, also behind the markers that came later: retention takes nothing it needs."""
+    worker.own()
+    work(worker, "a")
+    worker.snapshot()
+    for topic in (STEPS, FEEDBACK):
+        worker.log.append_aborted(topic, "a", b"")
+    worker.deliver(10_000)
+    worker.snapshot()
+    assert count("written") == 2, "the position moved over the markers"
+    for topic in (STEPS, FEEDBACK):
+        worker.log.delete_before(topic, worker.log.end(topic))
+    worker.snapshot()
+    assert count("written") == 2, "idle"
+    worker.kill(with_folder=True)
+    worker.own()
+    assert count("restored") == 1
+    revise(worker, "a")
+    assert labels(worker)[-1] == ("a", 2, 0.0)
 
 
 def test_an_up_to_date_state_is_not_replaced(worker: Worker, count: Callable[[str], float]) -> None:

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepstream.config import AlarmsSettings
-from stepstream.jobs.statistics.alarms import REWARD, SUCCESS, Period, Series, Sums, active_alarms, merge_sums, windows
+from stepstream.jobs.statistics.alarms import (
+    REWARD,
+    SUCCESS,
+    Period,
+    Series,
+    Sums,
+    active_alarms,
+    merge_sums,
+    needed_since,
+    windows,
+)
 from stepstream.jobs.statistics.moments import Moments
 
 REWARDED = Series(REWARD, REWARD, 1.0, 1)
@@ -146,6 +156,17 @@ def test_order_and_partitions_do_not_matter(
     rng.shuffle(order)
     other = {at: merge_sums([second[at], first[at]]) for at in order}
     assert active_alarms(one, RULE) == active_alarms(other, RULE)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.lists(st.sampled_from([HONEST, GAMED, BETTER]), min_size=1, max_size=14))
+def test_forgotten_windows_change_no_alarm(seed: int, shares: list[tuple[float, float, float, float]]) -> None:
+    rule = AlarmsSettings(window=GROUPS, history=2)
+    periods = history(seed, *shares)
+    surplus, first = needed_since(periods, rule)
+    needed = {at: sums for at, sums in periods.items() if at >= first}
+    assert (surplus, len(needed)) == (max(0, len(shares) - 4), min(len(shares), 4) + 1)
+    assert active_alarms(needed, rule, surplus) == active_alarms(periods, rule)
 
 
 def ever(periods: dict[Period, Sums]) -> bool:

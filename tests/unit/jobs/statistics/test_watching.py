@@ -127,6 +127,21 @@ def test_a_restart_repeats_and_misses_no_decision() -> None:
     assert [each["state"] for each in raised(away, measured(story(*STORY, CURED)))] == ["cleared"]
 
 
+def test_old_periods_are_forgotten_and_the_decisions_stay() -> None:
+    rule = AlarmsSettings(window=8, history=2)
+    snapshots = measured(story(HONEST, HONEST, HONEST, HONEST, HONEST, HONEST, GAMED, CURED))
+    once, steadily = Watcher(rule, JOB), Watcher(rule, JOB)
+    decisions = []
+    for snapshot in snapshots:
+        decisions += raised(steadily, [snapshot])
+    assert steadily.periods == 5, "four windows and the newest period"
+    raised(once, snapshots)
+    assert once.active == steadily.active
+    assert [alarm["state"] for alarm in decisions] == ["raised", "cleared"]
+    raised(steadily, snapshots[:1])
+    assert steadily.periods == 5, "a late record of a forgotten period"
+
+
 def test_another_specification_starts_a_new_comparison() -> None:
     watcher = Watcher(RULE, JOB)
     [alarm] = raised(watcher, measured(story(*STORY)))
