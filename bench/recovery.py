@@ -134,7 +134,7 @@ def measure(folder: Path, history: int, tail: int, live: int) -> dict[str, float
         write_log(settings, at, source.records(tail))
         before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         began = time.perf_counter()
-        [partition] = processor._recovery.open([0])
+        [partition] = processor._recovery.open([0], lambda: None)
         seconds = time.perf_counter() - began
         after_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         assert sum(partition.state.position.values()) == sum(source.offsets.values()), partition.state.position

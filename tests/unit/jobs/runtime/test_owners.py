@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from typing import Any
 import pytest
 from owner_databases import open_databases
 from owner_decisions import Decisions
-from owner_model import CODEC, T0_MS, Entry, Killed, Log, Publisher, Transaction, Worker
+from owner_faults import FAULTS
+from owner_model import CODEC, T0_MS, Entry, Killed, Log, Worker
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
 from stepstream.config import Settings
@@ -27,13 +27,9 @@ from stepstream.jobs import label
 from stepstream.jobs.govern import Govern
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.measure import Measure
-from stepstream.jobs.runtime import snapshot_store
-from stepstream.jobs.runtime.fetch import GroupMember
 from stepstream.jobs.runtime.fold import FoldJob
-from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.runtime.snapshot_manifest import decode_manifest
-from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.runtime.transaction import Refused
 
 SCHEDULES = int(os.environ.get("OWNER_SCHEDULES", "10000"))
@@ -350,69 +346,6 @@ def newest(topic: str, events: list[Any]) -> dict[Any, Any]:
 
 def by_content(events: list[Any]) -> list[str]:
     return sorted(repr(sorted(event.items(), key=lambda item: item[0])) for event in events)
-
-
-def skip_a_record_after_a_snapshot(patch: pytest.MonkeyPatch) -> None:
-    restore = PartitionState.replace
-
-    def restored(state: PartitionState, folder: Path) -> None:
-        restore(state, folder)
-        late = {topic: offset + 1 for topic, offset in state.position.items()}
-        state.write(state.begin(), late, state.written_ms)
-
-    patch.setattr(PartitionState, "replace", restored)
-
-
-def restore_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    """Take snapshots before the commit, and restore them in any case."""
-    commit = FoldProcessor._commit
-
-    def snapshot_first(self: FoldProcessor, batches: Any) -> None:
-        for batch in batches:
-            number, state = batch.partition.number, batch.partition.state
-            with tempfile.TemporaryDirectory() as folder:
-                before = Path(folder) / "before"
-                state.checkpoint(before)
-                copied = PartitionState(before)
-                changes = copied.begin()
-                changes.overlay = dict(batch.changes.overlay)
-                copied.write(changes, batch.position, self._now_ms(), batch.ticks)
-                copied.close()
-                position = dict(copied.position)
-                self._snapshots._store.write(before, state.identity, number, position, batch.ticks, copied.written_ms)
-        commit(self, batches)
-
-    patch.setattr(FoldProcessor, "_commit", snapshot_first)
-    patch.setattr(snapshot_store, "check_usable", lambda *_: None)
-
-
-def commit_in_any_generation(patch: pytest.MonkeyPatch) -> None:
-    """Let the group accept the offsets of every worker."""
-    send = Publisher._send
-
-    def sent(self: Publisher, transaction: Transaction, outputs: Any, offsets: Any, member: GroupMember) -> None:
-        [accepted, *_] = self._log.members
-        send(self, transaction, outputs, offsets, replace(member, generation=self._log.generation, member_id=accepted))
-
-    patch.setattr(Publisher, "_send", sent)
-
-
-def write_state_first(patch: pytest.MonkeyPatch) -> None:
-    """Write the states before the transaction."""
-    commit = FoldProcessor._commit
-
-    def written(self: FoldProcessor, batches: Any) -> None:
-        for batch in batches:
-            state = batch.partition.state
-            changes = state.begin()
-            changes.overlay = dict(batch.changes.overlay)
-            state.write(changes, batch.position, self._now_ms(), batch.ticks)
-        commit(self, batches)
-
-    patch.setattr(FoldProcessor, "_commit", written)
-
-
-FAULTS = [skip_a_record_after_a_snapshot, restore_what_is_not_committed, commit_in_any_generation, write_state_first]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
