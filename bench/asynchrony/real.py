@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import clickhouse_connect
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,6 +19,7 @@ from stepstream.demo.run import Demo, TargetMissed
 from stepstream.demo.view import open_view
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse.connection import connect
 from stepstream.learner.lineage import read_versions
 from stepstream.topics.codec import Codec
 
@@ -134,14 +134,7 @@ def _seconds(process: psutil.Process) -> float:
 
 def _tables(settings: Settings, since_us: int) -> dict[str, int]:
     """Return the steps and trajectories since `since_us`."""
-    with closing(
-        clickhouse_connect.get_client(
-            dsn=settings.clickhouse.url,
-            username=settings.clickhouse.user,
-            password=settings.clickhouse.password.get_secret_value(),
-            database=settings.clickhouse.database,
-        )
-    ) as client:
+    with closing(connect(settings, database=settings.clickhouse.database, reads_only=True)) as client:
         steps, trajectories = client.query(
             "SELECT sum(steps), count() FROM trajectories FINAL"
             " WHERE started_at >= fromUnixTimestamp64Micro({since:Int64})",

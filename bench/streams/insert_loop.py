@@ -19,7 +19,7 @@ RowsByTable = dict[str, list[Any]]
 
 def plain_rate(settings: Settings, codec: Codec, topics: tuple[str, ...]) -> float:
     """Return the rows per second of a loop that consumes batches, decodes them, builds their rows and inserts these."""
-    client = connect(settings.clickhouse, database=settings.clickhouse.database)
+    client = connect(settings, database=settings.clickhouse.database)
     began, count = time.monotonic(), 0
     for topic in topics:
         for values in batches(settings, topic):
@@ -38,7 +38,7 @@ def insert_rate(settings: Settings, codec: Codec, topics: tuple[str, ...]) -> tu
         for values in batches(settings, topic):
             for table, some in rows_of(codec, topic, values).items():
                 by_table[table] += some
-    client = connect(settings.clickhouse, database=settings.clickhouse.database)
+    client = connect(settings, database=settings.clickhouse.database)
     began = time.monotonic()
     insert(client, by_table, settings.store.batch_rows)
     seconds = time.monotonic() - began

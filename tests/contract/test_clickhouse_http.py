@@ -358,7 +358,7 @@ with clickhouse_connect.get_client(host=host, port=int(port), username=user, pas
 
 def test_several_processes_at_once(url: str, database: str, client: Client, table: str) -> None:
     address = urlsplit(url)
-    where = [str(address.hostname), str(address.port), address.username or "default", address.password or ""]
+    where = [str(address.hostname), str(address.port), address.username or "default", unquote(address.password or "")]
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", _WORKER, *where, f"{database}.{table}", str(worker)], stdout=subprocess.PIPE

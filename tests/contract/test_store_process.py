@@ -1,5 +1,6 @@
 """Check the store as a process: durability under kill -9, and messages of faults at start."""
 
+import base64
 import json
 import os
 import socket
@@ -17,6 +18,7 @@ from waiting import TIMEOUT_S, wait_until
 
 from stepstream.cli.doctor_services import store as doctor_of_store
 from stepstream.config import ClickHouseSettings, Settings, environment_of
+from stepstream.config.secrets import store_credentials
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate, migrations
 
@@ -47,7 +49,7 @@ def last_error_line(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
-    where = own_store.settings.clickhouse
+    where = own_store.settings
     with connection.connect(where) as client:
         client.command("CREATE TABLE t (worker UInt8, n UInt64) ENGINE = MergeTree ORDER BY (worker, n)")
     acknowledged = [0, 0]
@@ -87,7 +89,7 @@ def test_sigterm_lets_a_running_query_end(own_store: StoreProcess) -> None:
     replies: list[object] = []
 
     def slow() -> None:
-        with connection.connect(own_store.settings.clickhouse) as client:
+        with connection.connect(own_store.settings) as client:
             started.set()
             replies.append(client.command("SELECT sum(sleepEachRow(0.5)) + 7 FROM numbers(3)"))
 
@@ -108,12 +110,14 @@ def metrics(store: StoreProcess) -> str:
 
 
 def test_an_incomplete_body_stores_nothing(store: StoreProcess) -> None:
-    with connection.connect(store.settings.clickhouse) as client:
+    with connection.connect(store.settings) as client:
         client.command("CREATE TABLE half (n UInt64) ENGINE = MergeTree ORDER BY n")
-        port = store.settings.store.port
+        port, credentials = store.settings.store.port, store_credentials(store.settings)
         with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as broken:
             broken.sendall(
-                b"POST /?query=INSERT+INTO+half+FORMAT+TSV HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n1\n2\n"
+                b"POST /?query=INSERT+INTO+half+FORMAT+TSV HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                b"Authorization: Basic " + base64.b64encode(":".join(credentials).encode()) + b"\r\n"
+                b"Content-Length: 1000\r\n\r\n1\n2\n"
             )
             wait_until(lambda: "stepstream_store_running 1.0" in metrics(store))
         wait_until(lambda: "stepstream_store_running 0.0" in metrics(store))
@@ -122,7 +126,7 @@ def test_an_incomplete_body_stores_nothing(store: StoreProcess) -> None:
 
 
 def test_metrics_count_rows_and_queries(store: StoreProcess) -> None:
-    with connection.connect(store.settings.clickhouse) as client:
+    with connection.connect(store.settings) as client:
         client.command("CREATE TABLE t (n UInt64) ENGINE = Memory")
         client.insert("t", [[1], [2]], column_names=["n"])
         with pytest.raises(DatabaseError):
@@ -147,7 +151,7 @@ def test_a_folder_in_use_is_an_error_with_a_remedy(store: StoreProcess) -> None:
 
 
 def test_the_default_database_is_the_configured_one(store: StoreProcess) -> None:
-    with connection.connect(store.settings.clickhouse) as client:
+    with connection.connect(store.settings) as client:
         assert client.query("SELECT name, engine FROM system.databases WHERE name = currentDatabase()").result_rows == [
             ("stepstream", "Atomic")
         ]
@@ -157,9 +161,10 @@ def test_a_password_is_required(tmp_path: Path) -> None:
     store = store_process(tmp_path, user="ada", password="se:cret é")
     store.start()
     try:
-        with connection.connect(store.settings.clickhouse) as client:
+        with connection.connect(store.settings) as client:
             assert client.command("SELECT 1") == 1
-        wrong = store.settings.clickhouse.model_copy(update={"user": "default"})
+        clickhouse = store.settings.clickhouse.model_copy(update={"user": "default"})
+        wrong = store.settings.model_copy(update={"clickhouse": clickhouse})
         with pytest.raises(connection.StoreUnavailableError, match="STEPSTREAM_CLICKHOUSE_PASSWORD"):
             connection.connect(wrong)
         request = urllib.request.Request(f"{store.url}/?query=SELECT%201%20FORMAT%20JSONEachRow")
@@ -172,9 +177,9 @@ def test_a_password_is_required(tmp_path: Path) -> None:
 
 
 def test_a_dropped_database_can_be_created_again(store: StoreProcess) -> None:
-    where = store.settings.clickhouse
+    where = store.settings
     with connection.connect(where) as client:
-        client.command(f"DROP DATABASE {where.database}")
+        client.command(f"DROP DATABASE {where.clickhouse.database}")
     assert doctor_of_store(store.settings).fix == "run `stepstream store migrate`"
     assert migrate(store.settings) == [migration.name for migration in migrations()]
     assert doctor_of_store(store.settings).state == "ok"
@@ -184,4 +189,4 @@ def test_a_dropped_database_can_be_created_again(store: StoreProcess) -> None:
 
 def test_an_address_without_a_store_is_one_short_error() -> None:
     with pytest.raises(connection.StoreUnavailableError, match=r"CLICKHOUSE_URL \(Connection refused\)\Z"):
-        connection.connect(ClickHouseSettings(url="http://127.0.0.1:1"))
+        connection.connect(Settings(clickhouse=ClickHouseSettings(url="http://127.0.0.1:1")))

@@ -73,7 +73,7 @@ class World:
         self.opening = sealing_codec(self.settings)
         self.plain = Codec(self.settings)
         self.producer = EventProducer(self.settings.kafka, self.plain, "test", linger_ms=0)
-        self.store = connect(self.settings.clickhouse, database=self.settings.clickhouse.database)
+        self.store = connect(self.settings, database=self.settings.clickhouse.database)
 
     def close(self) -> None:
         self.opening.close()

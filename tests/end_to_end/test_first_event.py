@@ -55,7 +55,7 @@ def settings(
 
 def row_of(settings: Settings, trajectory_id: str) -> dict[str, Any]:
     """Wait for the row of a labelled trajectory in ClickHouse; return it."""
-    client = connect(settings.clickhouse)
+    client = connect(settings)
     try:
         query = f"SELECT * FROM {settings.clickhouse.database}.trajectories FINAL WHERE trajectory_id = {{id:String}}"
         rows: list[dict[str, Any]] = []

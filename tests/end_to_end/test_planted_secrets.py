@@ -266,7 +266,7 @@ def checkpoints(settings: Settings) -> int:
 
 def has_rows(settings: Settings, trajectories: list[str]) -> bool:
     """Return True if ClickHouse has rows of all trajectories."""
-    with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
+    with closing(connect(settings, database=settings.clickhouse.database)) as client:
         query = "SELECT uniqExact(trajectory_id) FROM {} WHERE trajectory_id IN {{ids:Array(String)}}"
         tables = ("steps", "feedback", "trajectories")
         return all(
@@ -305,7 +305,7 @@ def records(settings: Settings, topics: list[str] | None = None) -> dict[str, by
 def rows(settings: Settings) -> dict[str, bytes]:
     """Return every row of every table as JSON."""
     database = settings.clickhouse.database
-    with closing(connect(settings.clickhouse, database=database)) as client:
+    with closing(connect(settings, database=database)) as client:
         query = "SELECT name FROM system.tables WHERE database = {db:String} AND engine NOT LIKE '%View'"
         names = [name for (name,) in client.query(query, parameters={"db": database}).result_rows]
         assert {"steps", "feedback", "trajectories", "trajectory_steps", "checkpoints"} <= set(names)

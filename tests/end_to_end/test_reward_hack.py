@@ -78,7 +78,7 @@ class Run:
     def __init__(self, stack: Stack, model: Path, folder: Path) -> None:
         self.stack, self.settings, self.model = stack, stack.settings, model
         self._folder = folder
-        self._store = connect(stack.settings.clickhouse, database=stack.settings.clickhouse.database)
+        self._store = connect(stack.settings, database=stack.settings.clickhouse.database)
 
     def close(self) -> None:
         self._store.close()

@@ -3,7 +3,6 @@
 from collections import Counter
 from contextlib import closing
 
-import clickhouse_connect
 import pytest
 from waiting import wait_until
 
@@ -12,6 +11,7 @@ from stepstream.demo.accounting import SentTrajectory, reconcile
 from stepstream.demo.labels import LabelReader
 from stepstream.demo.run_stats import RunStats
 from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse.connection import connect
 from stepstream.learner.lineage import read_versions
 from stepstream.services.fleet.ledger import Attempt, ledger_path, read_ledger
 from stepstream.topics.codec import Codec
@@ -90,7 +90,7 @@ def ledger_counts(attempts: list[Attempt]) -> tuple[int, int]:
 
 def cohort_counts(settings: Settings) -> tuple[int, int]:
     """Return the same counts from the cohorts of `measure`."""
-    client = clickhouse_connect.get_client(dsn=settings.clickhouse.url, database=settings.clickhouse.database)
+    client = connect(settings, database=settings.clickhouse.database, reads_only=True)
     try:
         rows = client.query(
             "SELECT sum(successes + failures), sum(successes) FROM trajectory_stats FINAL"
@@ -103,7 +103,7 @@ def cohort_counts(settings: Settings) -> tuple[int, int]:
 
 def trained_by_decisions(settings: Settings) -> set[tuple[int, int]]:
     """Return the log positions of the trained labels from the learner's decisions."""
-    client = clickhouse_connect.get_client(dsn=settings.clickhouse.url, database=settings.clickhouse.database)
+    client = connect(settings, database=settings.clickhouse.database, reads_only=True)
     try:
         rows = client.query(
             "SELECT partition, offset FROM training_decisions FINAL WHERE outcome = 'trained'"

@@ -48,7 +48,7 @@ def settings(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def ask(settings: Settings) -> Iterator[Callable[[str], Any]]:
-    client = connect(settings.clickhouse, database=settings.clickhouse.database)
+    client = connect(settings, database=settings.clickhouse.database)
     yield lambda query: client.query(query).result_rows[0]
     client.close_connections()
     client.close()
@@ -152,7 +152,7 @@ def test_an_export_respects_a_withdrawn_consent_without_a_new_label(
     wait_for_value(lambda: ask(f"SELECT count() FROM trajectories FINAL WHERE {where} AND success"), (2,))
     wait_for_value(lambda: ask(f"SELECT count() FROM steps FINAL WHERE {where}"), (2,))
     assert len(exported("chat", where, tmp_path / "before")) == 2
-    with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
+    with closing(connect(settings, database=settings.clickhouse.database)) as client:
         # In the table only: `label` does not read the change and revises nothing.
         row = ["e", tenant, tenant, user, agent, "analyse", datetime.now(UTC)]
         names = ["event_id", "key", "tenant", "user", "agent", "consent", "occurred_at"]

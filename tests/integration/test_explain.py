@@ -28,7 +28,7 @@ def settings(store_settings: Settings) -> Settings:
 
 @pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
-    with connection.connect(settings.clickhouse, database="explain") as client:
+    with connection.connect(settings, database="explain") as client:
         for table in TABLES:
             client.command(f"TRUNCATE TABLE {table}")
         yield client

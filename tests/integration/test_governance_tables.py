@@ -29,14 +29,14 @@ def settings(store_settings: Settings) -> Settings:
 @pytest.fixture(scope="module")
 def inserter(settings: Settings) -> Iterator[Inserter]:
     migrate(settings)
-    made = Inserter(settings.clickhouse, lambda: False)
+    made = Inserter(settings, lambda: False)
     yield made
     made.close()
 
 
 @pytest.fixture
 def client(settings: Settings, inserter: Inserter) -> Iterator[Client]:
-    with connection.connect(settings.clickhouse, database="governance") as client:
+    with connection.connect(settings, database="governance") as client:
         for table in TABLES:
             client.command(f"TRUNCATE TABLE {table}")
         yield client

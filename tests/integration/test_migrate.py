@@ -37,7 +37,7 @@ def settings(store_settings: Settings) -> Settings:
 @pytest.fixture(scope="module")
 def client(settings: Settings) -> Iterator[Client]:
     assert migrate(settings) == [migration.name for migration in migrations()]
-    with connection.connect(settings.clickhouse, database="migrated") as client:
+    with connection.connect(settings, database="migrated") as client:
         yield client
 
 
@@ -307,9 +307,9 @@ def test_tenants_with_the_same_names_have_rows_of_their_own(tables: Client) -> N
 def test_a_database_of_a_release_without_tenants_gets_them(store_settings: Settings) -> None:
     own = store_settings.clickhouse.model_copy(update={"database": "by_id"})
     settings = store_settings.model_copy(update={"clickhouse": own})
-    with connection.connect(settings.clickhouse) as server:
+    with connection.connect(settings) as server:
         server.command("CREATE DATABASE by_id")
-    with connection.connect(settings.clickhouse, database="by_id") as client:
+    with connection.connect(settings, database="by_id") as client:
         for migration in migrations()[:-1]:
             for statement in migration.statements():
                 client.command(statement)

@@ -25,7 +25,7 @@ def settings(store_settings: Settings) -> Settings:
 
 @pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
-    with connection.connect(settings.clickhouse, database=DATABASE) as client:
+    with connection.connect(settings, database=DATABASE) as client:
         yield client
 
 
@@ -34,7 +34,7 @@ def inserter(settings: Settings) -> Iterator[Inserter]:
     def give_up() -> bool:
         pytest.fail("the insert is retried")
 
-    made = Inserter(settings.clickhouse, give_up)
+    made = Inserter(settings, give_up)
     yield made
     made.close()
 

@@ -15,6 +15,9 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from waiting import TIMEOUT_S
 
+from stepstream.config import Settings
+from stepstream.config.secrets import store_credentials
+
 COLUMNS = (
     "i UInt64, s String, a Array(String), t DateTime64(6, 'UTC'), m Map(String, Float64), l LowCardinality(String), "
     "n Nullable(Float64), d Decimal(18, 4), u UUID, b Bool"
@@ -41,7 +44,13 @@ def row(n: int) -> list[Any]:
 @pytest.fixture(scope="module")
 def url(request: pytest.FixtureRequest) -> str:
     external = os.environ.get("STEPSTREAM_TEST_CLICKHOUSE_URL")
-    return external or str(request.getfixturevalue("store_settings").clickhouse.url)
+    return external or url_of(request.getfixturevalue("store_settings"))
+
+
+def url_of(settings: Settings, *, reads_only: bool = False) -> str:
+    """Return the store's address with an account's credentials."""
+    user, password = store_credentials(settings, reads_only=reads_only)
+    return f"http://{quote(user)}:{quote(password, safe='')}@127.0.0.1:{settings.store.port}"
 
 
 def client_of(url: str, **options: Any) -> Client:

@@ -93,6 +93,6 @@ def insert_rows(settings: Settings) -> None:
     for topic, record in records:
         for table, row in rows(topic, record):
             batches.setdefault(table, []).append(row)
-    with connection.connect(settings.clickhouse, database=settings.clickhouse.database) as client:
+    with connection.connect(settings, database=settings.clickhouse.database) as client:
         for table, batch in batches.items():
             client.insert(table, batch, column_names=TABLES[table].columns)

@@ -40,7 +40,7 @@ class World:
     @cached_property
     def store(self) -> Client:
         """Connection to the tables; only a stack with the store has them."""
-        return connect(self.settings.clickhouse, database=self.settings.clickhouse.database)
+        return connect(self.settings, database=self.settings.clickhouse.database)
 
     def send(self, topic: str, *events: Any, key: str | None = None) -> None:
         """Queue events of a topic; the key is the trajectory unless `key` is given."""

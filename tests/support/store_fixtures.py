@@ -70,14 +70,18 @@ class StoreProcess:
             return False
 
 
-def store_process(folder: Path, **clickhouse: str) -> StoreProcess:
-    """Return a store that is not started, on a free port, with its data in `folder`."""
+def store_process(folder: Path, store: dict[str, str] | None = None, **clickhouse: str) -> StoreProcess:
+    """Return a store that is not started, on a free port, with its data in `folder`.
+
+    `store` and `clickhouse` are settings of these sections.
+    """
     port = free_block(1)
     environment = {
         "STEPSTREAM_PATHS_DATA": str(folder),
         "STEPSTREAM_STORE_PORT": str(port),
         "STEPSTREAM_CLICKHOUSE_URL": f"http://127.0.0.1:{port}",
         **{f"STEPSTREAM_CLICKHOUSE_{name}".upper(): value for name, value in clickhouse.items()},
+        **{f"STEPSTREAM_STORE_{name}".upper(): value for name, value in (store or {}).items()},
     }
     return StoreProcess(load(environment), folder / "store.log")
 

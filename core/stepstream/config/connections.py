@@ -79,8 +79,22 @@ class ClickHouseSettings(Section):
 
     url: HttpAddress = setting("http://127.0.0.1:8123", "Base address.")
     database: str = setting("stepstream", "Database of Stepstream's tables and views.")
-    user: str = setting("default", "User name.")
-    password: SecretStr = setting(SecretStr(""), "Password; never printed.")
+    user: str = setting("default", "User that writes.")
+    password: SecretStr = setting(
+        SecretStr(""),
+        "Its password; never printed. Empty: of the embedded store, a random one, created once in "
+        "`DATA/secrets/clickhouse.password`.",
+    )
+    reader_user: str = setting(
+        "",
+        "User that only reads, for the console and reports; empty: `reader` of the embedded store, `clickhouse.user` "
+        "of another ClickHouse.",
+    )
+    reader_password: SecretStr = setting(
+        SecretStr(""),
+        "Its password; never printed. Empty: of the embedded store, a random one, created once in "
+        "`DATA/secrets/clickhouse-reader.password`.",
+    )
     deadline_s: float = setting(60.0, "Time to retry an unreachable store at start.", unit="s", gt=0)
 
 

@@ -13,6 +13,13 @@ class StoreSettings(Section):
     port: Port = setting(8123, "Port that the embedded store listens on.")
     batch_rows: int = setting(10_000, "Largest number of rows in one insert.", unit="rows", ge=1)
     batch_s: float = setting(0.5, "Longest time to fill an insert.", unit="s", gt=0)
+    query_s: float = setting(300.0, "Longest time of one statement in the embedded store.", unit="s", ge=1)
+    query_memory_bytes: int = setting(
+        4 * 1024**3, "Memory of one statement in the embedded store.", unit="bytes", ge=1024**2
+    )
+    result_bytes: int = setting(
+        16 * 1024**3, "Size of one statement's result in the embedded store.", unit="bytes", ge=1024**2
+    )
 
 
 class RegistrySettings(Section):

@@ -155,7 +155,7 @@ def export(name: str, where: str, purpose: Any, with_tokens: bool, out: Path | N
     settings = resolve_addresses(load())
     progress, tokens = Progress(), 0
     with ExitStack() as stack:
-        client = connect(settings.clickhouse, database=settings.clickhouse.database)
+        client = connect(settings, database=settings.clickhouse.database, reads_only=True)
         stack.callback(client.close)
         try:
             tokens_of = stack.enter_context(_token_lookup(client, where, purpose)) if with_tokens else None

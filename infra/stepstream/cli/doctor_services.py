@@ -9,7 +9,8 @@ from http.client import HTTPException
 from typing import Literal
 from urllib.parse import quote
 
-from stepstream.config import ClickHouseSettings, Settings, SettingsError, masked
+from stepstream.config import Settings, SettingsError, masked
+from stepstream.config.secrets import store_credentials
 from stepstream.embedded.addresses import VARIABLES
 
 _TIMEOUT_S = 3.0
@@ -95,11 +96,11 @@ def store(settings: Settings) -> Finding:
     clickhouse = settings.clickhouse
     url, database = masked(clickhouse.url), clickhouse.database
     try:
-        version = _query(clickhouse, "SELECT version()")
+        version = _query(settings, "SELECT version()")
         counts = f"SELECT count(), has(groupArray(name), 'schema_migrations') {_FROM_DATABASE}'{database}'"
-        tables, is_migrated = map(int, _query(clickhouse, counts).split())
+        tables, is_migrated = map(int, _query(settings, counts).split())
         applied = f"SELECT name FROM `{database}`.schema_migrations"
-        missing = sorted(_migrations() - set(_query(clickhouse, applied).split())) if is_migrated else []
+        missing = sorted(_migrations() - set(_query(settings, applied).split())) if is_migrated else []
     except (OSError, HTTPException, ValueError) as error:
         return _unreachable("store", settings, url, _reason(error))
     if not is_migrated:
@@ -118,17 +119,23 @@ def _migrations() -> set[str]:
     return {migration.name for migration in migrations()}
 
 
-def _query(clickhouse: ClickHouseSettings, query: str) -> str:
-    credentials = {
-        "X-ClickHouse-User": clickhouse.user,
-        "X-ClickHouse-Key": clickhouse.password.get_secret_value(),
-    }
+def _query(settings: Settings, query: str) -> str:
+    user, password = store_credentials(settings, reads_only=True)
+    credentials = {"X-ClickHouse-User": user, "X-ClickHouse-Key": password}
     request = urllib.request.Request(
-        f"{clickhouse.url}/?query={quote(query + ' FORMAT TSV', safe='()')}",
+        f"{settings.clickhouse.url}/?query={quote(query + ' FORMAT TSV', safe='()')}",
         headers={name: value for name, value in credentials.items() if value},
     )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+    opener = urllib.request.build_opener(_NoRedirects())
+    with opener.open(request, timeout=_TIMEOUT_S) as response:
         return bytes(response.read()).decode().strip()
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an error: following it would send the password to another host."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow no redirect."""
 
 
 def _unreachable(part: str, settings: Settings, address: str, reason: str) -> Finding:

@@ -62,7 +62,7 @@ def erase(
         _erase_missing_keys(settings, declare_destroyed, as_json)
         return
     try:
-        with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
+        with closing(connect(settings, database=settings.clickhouse.database)) as client:
             reports = erase.erase(
                 settings,
                 client,

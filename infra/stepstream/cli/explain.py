@@ -34,7 +34,7 @@ def explain(trajectory: str, tenant: str, as_json: bool) -> None:
     from stepstream.jobs.clickhouse.connection import connect
 
     settings = resolve_addresses(load())
-    with connect(settings.clickhouse, database=settings.clickhouse.database) as client:
+    with connect(settings, database=settings.clickhouse.database, reads_only=True) as client:
         try:
             facts = facts_of(client, tenant, trajectory)
             status = status_of(facts, settings.label, settings.learner)

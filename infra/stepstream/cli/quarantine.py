@@ -78,8 +78,8 @@ def _held_rows(tenant: str, reason: str, limit: int) -> Iterator[dict[str, Any]]
 def _store() -> Iterator[Any]:
     from stepstream.jobs.clickhouse.connection import connect
 
-    settings = resolve_addresses(load()).clickhouse
-    client = connect(settings, database=settings.database)
+    settings = resolve_addresses(load())
+    client = connect(settings, database=settings.clickhouse.database, reads_only=True)
     try:
         yield client
     finally:

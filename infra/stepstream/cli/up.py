@@ -14,10 +14,16 @@ _POLL_S = 0.5
 
 @click.command()
 def install() -> None:
-    """Fetch the broker's jars, check their hashes and create its start-up cache. Does nothing if both exist."""
+    """Fetch the broker's jars, check their hashes, create its start-up cache and the passwords of the store.
+
+    Does nothing if all exist.
+    """
+    from stepstream.config.secrets import store_credentials
     from stepstream.embedded import install as embedded
 
-    settings = load()
+    settings = resolve_addresses(load())
+    for reads_only in (False, True):
+        store_credentials(settings, reads_only=reads_only)
     if embedded.installed(settings):
         click.echo("Kafka is installed")
         return

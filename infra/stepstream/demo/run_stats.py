@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
-import clickhouse_connect
-
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse.connection import connect
 
 Z95 = 1.959963984540054
 
@@ -73,12 +72,7 @@ class RunStats:
 
     def __init__(self, settings: Settings, since_us: int, root_version: int) -> None:
         """Connect to ClickHouse; `since_us` is in microseconds since 1970."""
-        self._client = clickhouse_connect.get_client(
-            dsn=settings.clickhouse.url,
-            username=settings.clickhouse.user,
-            password=settings.clickhouse.password.get_secret_value(),
-            database=settings.clickhouse.database,
-        )
+        self._client = connect(settings, database=settings.clickhouse.database, reads_only=True)
         self._window = settings.demo.window
         self._parameters = {"since": since_us, "model": settings.learner.model, "root": root_version}
 

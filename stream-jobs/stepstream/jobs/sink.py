@@ -46,7 +46,7 @@ class SinkProcessor:
     def __init__(self, settings: Settings, cancelled: Callable[[], bool]) -> None:
         self._cancelled = cancelled
         self._codec = sealing_codec(settings, keep_arrays=True)
-        self._inserter = Inserter(settings.clickhouse, cancelled)
+        self._inserter = Inserter(settings, cancelled)
         self._publisher = TransactionalPublisher(
             settings, self._codec, f"{NAME}/{VERSION}", transactional_id_of(settings, NAME), cancelled
         )

@@ -28,14 +28,19 @@ class Answers:
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.faults: set[str] = set()
+        self.redirect = ""
+        self.asked: list[str] = []
         answers = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
+                answers.asked.append(self.path)
                 text = next((text for part, text in answers.texts.items() if part in self.path), None)
-                text = None if self.path in answers.faults else text
-                self.send_response(404 if text is None else 200)
+                text = None if self.path.partition("?")[0] in answers.faults else text
+                self.send_response(307 if answers.redirect else 404 if text is None else 200)
+                if answers.redirect:
+                    self.send_header("location", answers.redirect)
                 self.end_headers()
                 self.wfile.write((text or "").encode())
 
@@ -180,3 +185,10 @@ def test_the_exit_status_is_1_after_a_fault(
     output = capsys.readouterr().out
     assert "-> pip install it" in output
     assert json.loads(output[output.index("[\n") :])[2]["fix"] == "start it"
+
+
+def test_a_redirect_of_the_store_carries_no_password_to_another_host(answers: Answers) -> None:
+    answers.redirect = answers.url.replace("127.0.0.1", "localhost") + "/elsewhere"
+    found = doctor_checks.store(settings(CLICKHOUSE_URL=answers.url, CLICKHOUSE_PASSWORD="secret"))
+    assert found.state == "fault"
+    assert len(answers.asked) == 1

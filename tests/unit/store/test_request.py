@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from stepstream.services.store.errors import StoreError
-from stepstream.services.store.request import Session, authenticate, read_request
+from stepstream.services.store.request import Account, Session, authenticate, read_request
 
 
 def test_parameters_settings_and_transport_are_separated() -> None:
@@ -57,6 +57,9 @@ def test_the_error_names_an_invalid_parameter(params: dict[str, str], message: s
         read_request(params, {})
 
 
+ACCOUNTS = (Account("reader", "other", reads_only=True), Account("ada", "s:é", reads_only=False))
+
+
 def basic(text: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(text.encode()).decode()}
 
@@ -70,7 +73,7 @@ def basic(text: str) -> dict[str, str]:
     ],
 )
 def test_credentials_come_in_three_ways(params: dict[str, str], headers: dict[str, str]) -> None:
-    authenticate(params, headers, "ada", "s:é")
+    assert authenticate(params, headers, ACCOUNTS) is ACCOUNTS[1]
 
 
 @pytest.mark.parametrize(
@@ -86,5 +89,5 @@ def test_credentials_come_in_three_ways(params: dict[str, str], headers: dict[st
 )
 def test_wrong_credentials_are_rejected(params: dict[str, str], headers: dict[str, str]) -> None:
     with pytest.raises(StoreError) as refused:
-        authenticate(params, headers, "ada", "s:é")
+        authenticate(params, headers, ACCOUNTS)
     assert (refused.value.code, refused.value.status) == (516, 403)

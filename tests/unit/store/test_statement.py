@@ -27,8 +27,6 @@ from stepstream.services.store.statement import Kind, Statement, needs_more, par
         (b"SELECT 1 INTO OUTFILE 'x' FORMAT CSV", Kind.OTHER, "CSV"),
         (b"SHOW TABLES FORMAT Pretty", Kind.OTHER, "Pretty"),
         (b"CREATE TABLE t (x Int8) ENGINE = Memory", Kind.OTHER, None),
-        (b"INSERT INTO t VALUES (1), (2); x", Kind.OTHER, None),
-        (b"INSERT INTO t FORMAT Values (1)", Kind.OTHER, None),
         (b"INSERT INTO t SELECT 1 FORMAT Native", Kind.OTHER, None),
         (b"INSERT INTO t WITH 1 AS x SELECT x", Kind.OTHER, None),
         (b"", Kind.OTHER, None),
@@ -54,6 +52,12 @@ def test_an_inserts_data_starts_after_its_format(head: bytes, text: bytes | None
     statement = parse(head + data)
     expected = head[: head.rindex(b"ormat" if b"format Native" in head else b"ORMAT") - 1].rstrip()
     assert statement == Statement(Kind.INSERT, text or expected, "Native", len(head))
+
+
+@pytest.mark.parametrize("clause", [b"VALUES", b"values ", b"FORMAT Values\n", b"format VALUES "])
+def test_values_are_data_of_an_insert(clause: bytes) -> None:
+    head = b"INSERT INTO t (a) " + clause
+    assert parse(head + b"('FORMAT x');") == Statement(Kind.INSERT, b"INSERT INTO t (a)", "Values", len(head))
 
 
 def test_several_statements_are_rejected() -> None:

@@ -30,7 +30,7 @@ _SNAPSHOTS = Counter("stepstream_console_snapshots_total", "Requests for snapsho
 
 def build_app(settings: Settings) -> Starlette:
     """Build the application, which also starts without a store."""
-    board = Board(settings.clickhouse)
+    board = Board(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from stepstream.config import ClickHouseSettings
+from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.services.console.queries import MODELS, QUERIES
 
@@ -31,7 +31,7 @@ class Unavailable(Exception):
 class Board:
     """Caches the store's answers. Thread-safe; blocks while the store answers."""
 
-    def __init__(self, settings: ClickHouseSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Board:
                 if code in {_UNKNOWN_TABLE, _UNKNOWN_DATABASE}:
                     raise self._unavailable("it has no tables yet: run `stepstream store migrate`") from None
                 first = (str(error).splitlines() or [type(error).__name__])[0]
-                raise self._unavailable(f"{self._settings.url}: {first[:200]}") from None
+                raise self._unavailable(f"{self._settings.clickhouse.url}: {first[:200]}") from None
             if not self._reachable:
                 log.info("the store answers again")
                 self._reachable = True
@@ -86,7 +86,9 @@ class Board:
 
     def _connect(self) -> Client:
         if self._client is None:
-            self._client = connect(self._settings, database=self._settings.database, timeout_s=_TIMEOUT_S)
+            self._client = connect(
+                self._settings, database=self._settings.clickhouse.database, timeout_s=_TIMEOUT_S, reads_only=True
+            )
         return self._client
 
     def _disconnect(self) -> None:

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -14,16 +15,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from stepstream.services.store import body, metrics, replies
-from stepstream.services.store.errors import BAD_ARGUMENTS, READONLY, StoreError
-from stepstream.services.store.request import authenticate, read_request
+from stepstream.services.store.errors import BAD_ARGUMENTS, StoreError
+from stepstream.services.store.request import Account, authenticate, read_request
 from stepstream.services.store.run import ExternalTable, Runner
 from stepstream.services.store.statement import Kind
 
 logger = logging.getLogger(__name__)
 
 
-def build_app(runner: Runner, user: str, password: str) -> Starlette:
-    """Build the application, which closes `runner` when it shuts down."""
+def build_app(runner: Runner, accounts: Sequence[Account]) -> Starlette:
+    """Build the application for these accounts; it closes `runner` when it shuts down."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -35,8 +36,7 @@ def build_app(runner: Runner, user: str, password: str) -> Starlette:
             return PlainTextResponse("Ok.\n")
         query_id = http.query_params.get("query_id", "")
         try:
-            authenticate(http.query_params, http.headers, user, password)
-            return await _query(runner, http)
+            return await _query(runner, http, authenticate(http.query_params, http.headers, accounts))
         except StoreError as error:
             logger.warning("query %s failed: code %d", query_id, error.code)
             return replies.error_reply(error, query_id)
@@ -63,18 +63,16 @@ async def _ok(http: HttpRequest) -> Response:
     return PlainTextResponse("Ok.\n")
 
 
-async def _query(runner: Runner, http: HttpRequest) -> Response:
+async def _query(runner: Runner, http: HttpRequest, account: Account) -> Response:
     params: Mapping[str, str] = http.query_params
     pieces: AsyncIterator[bytes] = http.stream()
     externals: list[ExternalTable] = []
     if http.headers.get("content-type", "").startswith("multipart/form-data"):
         params, externals = await _form(http)
         pieces = _empty_body()
-    request = read_request(params, http.headers)
+    request = replace(read_request(params, http.headers), reads_only=account.reads_only, is_get=http.method == "GET")
     body_read = await body.read_body(request.sql, pieces, request.content_encoding)
     statement = body_read.statement
-    if http.method == "GET" and not statement.reads_only:
-        raise StoreError(READONLY, "Cannot execute query in readonly mode: GET may only read, use POST")
     start = time.perf_counter()
     kind = statement.kind.value
     try:

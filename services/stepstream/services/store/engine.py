@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import chdb
 
+from stepstream.services.store.access import Limits, write_configuration
 from stepstream.services.store.errors import UNKNOWN_DATABASE, StoreError
 from stepstream.services.store.request import Request
 
@@ -44,8 +45,8 @@ class Result:
 class Connection:
     """One chDB connection; used by one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
-        self._chdb = chdb.connect(str(path))
+    def __init__(self, address: str) -> None:
+        self._chdb = chdb.connect(address)
 
     def close(self) -> None:
         """Close the connection and drop its temporary tables."""
@@ -146,24 +147,32 @@ class Insert:
 class Engine:
     """The open data folder."""
 
-    def __init__(self, path: Path, database: str) -> None:
+    def __init__(self, path: Path, database: str, limits: Limits) -> None:
         """Open or create the folder, and create its default database.
+
+        Args:
+            path: the folder.
+            database: default database of connections.
+            limits: limits of one statement.
 
         Raises:
             FolderInUseError: another process has it open.
         """
         path.mkdir(parents=True, exist_ok=True)
-        self._path = path
         self.database = database
         self._folder_lock = _lock_folder(path)
-        self._anchor = Connection(path)  # keeps the engine open between queries
+        self._address = f"{path}?config-file={write_configuration(path / 'access', limits)}"
+        self._anchor = Connection(self._address)  # keeps the engine open between queries
         self._create_database()
         version, self.timezone = self._anchor.execute("SELECT version(), timezone()").body.decode().split()
         self.version = version
 
-    def connect(self) -> Connection:
-        """Return a fresh connection to the default database; creates a dropped database again."""
-        connection = Connection(self._path)
+    def connect(self, *, reads_only: bool = False) -> Connection:
+        """Return a fresh connection to the default database; creates a dropped database again.
+
+        With `reads_only`, the engine permits no change but of settings and temporary tables.
+        """
+        connection = Connection(self._address)
         use = f"USE {identifier(self.database)}"
         try:
             connection.execute(use)
@@ -172,6 +181,8 @@ class Engine:
                 raise
             self._create_database()
             connection.execute(use)
+        if reads_only:
+            connection.execute("SET readonly = 2")
         return connection
 
     def _create_database(self) -> None:

@@ -5,7 +5,7 @@ import binascii
 import re
 import secrets
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stepstream.services.store.codecs import choose_encoding
@@ -21,6 +21,15 @@ _TRANSPORT = frozenset(
 )
 _NAME = re.compile(r"\w+\Z")
 _MAX_SESSION_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Account:
+    """One user of the store."""
+
+    name: str
+    password: str
+    reads_only: bool
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,8 @@ class Request:
     content_encoding: str = ""
     reply_encoding: str | None = None
     wait_for_end: bool = False  # answer only when the query has ended
+    reads_only: bool = False  # of an account that only reads
+    is_get: bool = False
 
 
 def read_request(params: Mapping[str, str], headers: Mapping[str, str]) -> Request:
@@ -90,19 +101,21 @@ def _session(params: Mapping[str, str]) -> Session | None:
     return Session(params["session_id"], timeout, params.get("session_check") == "1")
 
 
-def authenticate(params: Mapping[str, str], headers: Mapping[str, str], user: str, password: str) -> None:
-    """Check a request's credentials: basic auth, X-ClickHouse-User and -Key, or the URL's.
+def authenticate(params: Mapping[str, str], headers: Mapping[str, str], accounts: Sequence[Account]) -> Account:
+    """Return the account of a request's credentials: basic auth, X-ClickHouse-User and -Key, or the URL's.
 
     Raises:
-        StoreError: they differ from `user` and `password`.
+        StoreError: no account has them.
     """
-    given_user, given_password = _credentials(params, headers)
-    is_user = secrets.compare_digest(given_user.encode(), user.encode())
-    if not (secrets.compare_digest(given_password.encode(), password.encode()) and is_user):
-        raise StoreError(
-            AUTHENTICATION_FAILED,
-            f"{given_user}: Authentication failed: password is incorrect, or there is no user with such name",
-        )
+    user, password = _credentials(params, headers)
+    for account in accounts:
+        is_user = secrets.compare_digest(user.encode(), account.name.encode())
+        if secrets.compare_digest(password.encode(), account.password.encode()) and is_user:
+            return account
+    raise StoreError(
+        AUTHENTICATION_FAILED,
+        f"{user}: Authentication failed: password is incorrect, or there is no user with such name",
+    )
 
 
 def _credentials(params: Mapping[str, str], headers: Mapping[str, str]) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from stepstream.services.store.engine import Connection, Engine, Insert, Result, Stream, configured, identifier
+from stepstream.services.store.inspector import Inspector
 from stepstream.services.store.request import Request
 from stepstream.services.store.sessions import Sessions
 from stepstream.services.store.statement import STREAMABLE, Kind, Statement
@@ -47,10 +48,12 @@ class Runner:
 
     engine: Engine
     sessions: Sessions = field(init=False)
+    _inspector: Inspector = field(init=False)
     _threads: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sessions = Sessions(self.engine.connect)
+        self.sessions = Sessions(lambda reads_only: self.engine.connect(reads_only=reads_only))
+        self._inspector = Inspector(self.engine.connect())
         self._threads = ThreadPoolExecutor(THREADS, "query")
 
     async def run(
@@ -59,8 +62,9 @@ class Runner:
         """Run a statement; on return an INSERT's rows are stored.
 
         Raises:
-            StoreError: an error of the engine, or an unusable session.
+            StoreError: an error of the engine, an unusable session, or a statement that is refused.
         """
+        await self._call(partial(self._inspector.check, statement.head, reads_only=request.is_get))
         if statement.kind is Kind.INSERT:
             return await self._insert(request, statement, data)
         format = statement.format or request.format or DEFAULT_FORMAT
@@ -72,6 +76,7 @@ class Runner:
         """Close sessions, threads and the engine; no request may be running."""
         self._threads.shutdown()
         self.sessions.close()
+        self._inspector.close()
         self.engine.close()
 
     async def _call(self, work: Callable[[], T]) -> T:
@@ -132,12 +137,15 @@ class Runner:
     def _connection(self, request: Request, externals: list[ExternalTable]) -> Iterator[Connection]:
         with ExitStack() as stack:
             if request.session:
-                connection = stack.enter_context(self.sessions.use(request.session))
+                connection = stack.enter_context(self.sessions.use(request.session, reads_only=request.reads_only))
             else:
-                connection = stack.enter_context(closing(self.engine.connect()))
+                reads_only = request.reads_only or request.is_get
+                connection = stack.enter_context(closing(self.engine.connect(reads_only=reads_only)))
             stack.enter_context(configured(connection, request, restore=request.session is not None))
             for table in externals:
-                connection.execute(f"CREATE TEMPORARY TABLE {identifier(table.name)} ({table.structure})")
+                create = f"CREATE TEMPORARY TABLE {identifier(table.name)} ({table.structure})"
+                self._inspector.check(create.encode())
+                connection.execute(create)
                 stack.callback(connection.execute, f"DROP TEMPORARY TABLE {identifier(table.name)}")
                 insert = connection.insert(f"INSERT INTO {identifier(table.name)}".encode(), table.format)
                 with closing(insert):

@@ -25,29 +25,32 @@ class _OpenSession:
 class Sessions:
     """All sessions of the store, by id; thread-safe."""
 
-    def __init__(self, connect: Callable[[], Connection], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, connect: Callable[[bool], Connection], clock: Callable[[], float] = time.monotonic) -> None:
         self._connect = connect
         self._clock = clock
-        self._sessions: dict[str, _OpenSession] = {}
+        self._sessions: dict[tuple[str, bool], _OpenSession] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     @contextmanager
-    def use(self, session: Session) -> Iterator[Connection]:
+    def use(self, session: Session, *, reads_only: bool = False) -> Iterator[Connection]:
         """Yield the session's connection for one request.
+
+        Each account has sessions of its own; `reads_only` tells which.
 
         Raises:
             StoreError: the session is in use, or it does not exist and the request set `session_check`.
         """
         with self._lock:
             self._expire()
-            open_session = self._sessions.get(session.id)
+            key = session.id, reads_only
+            open_session = self._sessions.get(key)
             if open_session is None:
                 if session.must_exist:
                     raise StoreError(SESSION_NOT_FOUND, f"Session {session.id} not found")
-                open_session = self._sessions[session.id] = _OpenSession(self._connect(), busy=False, expires=0.0)
+                open_session = self._sessions[key] = _OpenSession(self._connect(reads_only), busy=False, expires=0.0)
             if open_session.busy:
                 raise StoreError(SESSION_IS_LOCKED, f"Session {session.id} is locked by a concurrent client")
             open_session.busy = True

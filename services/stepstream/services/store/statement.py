@@ -16,7 +16,6 @@ STREAMABLE = frozenset(
     {"Native", "TabSeparated", "TSV", "TabSeparatedRaw", "TSVRaw", "CSV", "RowBinary", "JSONEachRow", "NDJSON"}
     | {"JSONLines", "JSONCompactEachRow", "Null"}
 )
-_READING = frozenset({"SELECT", "WITH", "SHOW", "DESC", "DESCRIBE", "EXISTS", "EXPLAIN", "SET", "USE", "CHECK"})
 _NO_STREAM = frozenset({"INSERT", "OUTFILE"})
 _AFTER_FORMAT = re.compile(rb"[ \t]*(?:\r?\n)?")
 _TOKEN = re.compile(
@@ -37,7 +36,7 @@ class Kind(Enum):
     """The way in which the engine runs a statement."""
 
     SELECT = "select"
-    INSERT = "insert"  # with data after a FORMAT clause
+    INSERT = "insert"  # with data after a FORMAT or VALUES clause
     OTHER = "other"
 
 
@@ -45,14 +44,18 @@ class Kind(Enum):
 class Statement:
     """The parts of a statement that the protocol needs.
 
-    `text` of an INSERT has no FORMAT clause; `data_at` is where its data starts in the bytes that were parsed.
+    `text` of an INSERT has no FORMAT or VALUES clause; `data_at` is where its data starts in the parsed bytes.
     """
 
     kind: Kind
     text: bytes
     format: str | None = None
     data_at: int = 0
-    reads_only: bool = False
+
+    @property
+    def head(self) -> bytes:
+        """The statement without data, as the engine can parse it."""
+        return self.text + b"\nFORMAT " + (self.format or "").encode() if self.kind is Kind.INSERT else self.text
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,7 @@ def parse(sql: bytes) -> Statement:
         )
     rest = list(words)
     selects = keyword in {"SELECT", "WITH"} and not any(word.text.upper() in _NO_STREAM for word in rest)
-    # A query may also begin with a bracket: (SELECT 1) UNION ALL (SELECT 2).
-    reads = keyword in _READING or (not keyword and sql.lstrip().startswith(b"("))
-    return Statement(Kind.SELECT if selects else Kind.OTHER, sql, _trailing_format(rest), len(sql), reads)
+    return Statement(Kind.SELECT if selects else Kind.OTHER, sql, _trailing_format(rest), len(sql))
 
 
 def needs_more(head: bytes) -> bool:
@@ -104,7 +105,7 @@ def needs_more(head: bytes) -> bool:
 
 @dataclass(frozen=True)
 class _DataClause:
-    """The clause that gives an INSERT's rows: FORMAT, or VALUES or SELECT (`format` is None)."""
+    """The clause that gives an INSERT's rows: FORMAT, VALUES (itself the format), or SELECT (`format` is None)."""
 
     start: int
     format: _Word | None
@@ -114,8 +115,9 @@ def _insert(sql: bytes, words: Iterator[_Word]) -> Statement:
     clause = _data_clause(words)
     if clause is None or clause.format is None:
         return Statement(Kind.OTHER, sql, None, len(sql))
-    text = sql[: clause.start].rstrip()
-    return Statement(Kind.INSERT, text, clause.format.text, _data_start(sql, clause.format))
+    text, format = sql[: clause.start].rstrip(), clause.format.text
+    name = "Values" if format.upper() == "VALUES" else format
+    return Statement(Kind.INSERT, text, name, _data_start(sql, clause.format))
 
 
 def _data_clause(words: Iterator[_Word]) -> _DataClause | None:
@@ -124,14 +126,13 @@ def _data_clause(words: Iterator[_Word]) -> _DataClause | None:
         keyword = word.text.upper()
         if not has_table_name:
             has_table_name = keyword not in {"INTO", "TABLE", "FUNCTION"}
-        elif keyword in {"VALUES", "SELECT", "WITH"}:
+        elif keyword in {"SELECT", "WITH"}:
             return _DataClause(word.start, None)
+        elif keyword == "VALUES":
+            return _DataClause(word.start, word)
         elif keyword == "FORMAT":
             format = next(words, None)
-            if format is None:
-                return None
-            inline = format.text.upper() == "VALUES"
-            return _DataClause(word.start, None if inline else format)
+            return None if format is None else _DataClause(word.start, format)
     return None
 
 

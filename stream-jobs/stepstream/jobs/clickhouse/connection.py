@@ -9,7 +9,8 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from stepstream.config import ClickHouseSettings, variable
+from stepstream.config import Settings, variable
+from stepstream.config.secrets import store_credentials
 
 log = logging.getLogger(__name__)
 # The client logs each failed call. Its exception says the same.
@@ -25,29 +26,31 @@ class StoreUnavailableError(Exception):
     """ClickHouse is unavailable; the message has the address, the reason and the setting to change."""
 
 
-def connect(settings: ClickHouseSettings, *, database: str = "", timeout_s: float = 300.0) -> Client:
+def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0, reads_only: bool = False) -> Client:
     """Return a client; each is for one thread at a time.
 
     Args:
-        settings: address and credentials.
+        settings: all settings; address and credentials are in `clickhouse`.
         database: database of its statements; empty: the default of the server.
         timeout_s: seconds allowed for one reply.
+        reads_only: use the account that only reads.
 
     Raises:
         StoreUnavailableError: it does not answer, or rejects the credentials.
     """
-    address = urlsplit(settings.url)
+    url = settings.clickhouse.url
+    address, (user, password) = urlsplit(url), store_credentials(settings, reads_only=reads_only)
     if address.scheme not in {"http", "https"} or not address.hostname:
         raise StoreUnavailableError(
-            f"'{settings.url}' is no HTTP address: set {variable('clickhouse', 'url')}, as http://127.0.0.1:8123"
+            f"'{url}' is no HTTP address: set {variable('clickhouse', 'url')}, as http://127.0.0.1:8123"
         )
     try:
         return clickhouse_connect.get_client(
             interface=address.scheme,
             host=address.hostname,
             port=address.port or (8443 if address.scheme == "https" else 8123),
-            username=settings.user,
-            password=settings.password.get_secret_value(),
+            username=user,
+            password=password,
             database=database or None,
             send_receive_timeout=timeout_s,
             connect_timeout=min(10.0, timeout_s),
@@ -55,32 +58,33 @@ def connect(settings: ClickHouseSettings, *, database: str = "", timeout_s: floa
         )
     except ClickHouseError as error:
         if isinstance(error, DatabaseError) and error.code == _AUTHENTICATION_FAILED:
-            user, password = variable("clickhouse", "user"), variable("clickhouse", "password")
+            prefix = "reader_" if reads_only and settings.clickhouse.reader_user else ""
+            names = [variable("clickhouse", prefix + field) for field in ("user", "password")]
             raise StoreUnavailableError(
-                f"ClickHouse at {settings.url} rejects user '{settings.user}': set {user} and {password}"
+                f"ClickHouse at {url} rejects user '{user}': set {' and '.join(names)}"
             ) from None
         if isinstance(error, DatabaseError) and error.code == _UNKNOWN_DATABASE:
             raise StoreUnavailableError(
-                f"ClickHouse at {settings.url} has no database '{database}': run `stepstream store migrate`"
+                f"ClickHouse at {url} has no database '{database}': run `stepstream store migrate`"
             ) from None
         raise StoreUnavailableError(
-            f"ClickHouse at {settings.url} cannot be reached: start it (`stepstream up`) or set "
+            f"ClickHouse at {url} cannot be reached: start it (`stepstream up`) or set "
             f"{variable('clickhouse', 'url')} ({_reason(error)})"
         ) from None
 
 
 def connect_when_ready(
-    settings: ClickHouseSettings,
+    settings: Settings,
     *,
     database: str = "",
     stopped: Callable[[], bool] = lambda: False,
 ) -> Client:
-    """Connect, and retry until `settings.deadline_s` has passed or `stopped` returns True.
+    """Connect, and retry until `clickhouse.deadline_s` has passed or `stopped` returns True.
 
     Raises:
         StoreUnavailableError: the last failure.
     """
-    deadline = time.monotonic() + settings.deadline_s
+    deadline = time.monotonic() + settings.clickhouse.deadline_s
     wait = _FIRST_WAIT_S
     logged = False
     while True:

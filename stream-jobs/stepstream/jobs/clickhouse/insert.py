@@ -13,7 +13,7 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, DataError, ProgrammingError
 from clickhouse_connect.driver.insert import InsertContext
 
-from stepstream.config import ClickHouseSettings
+from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.jobs.clickhouse.rows import TABLES, Row
 from stepstream.jobs.runtime.retry import retry_while
@@ -60,7 +60,7 @@ _TABLE_REFUSALS = {
 class Inserter:
     """Writes to the tables of `rows.py`. Use it from one thread."""
 
-    def __init__(self, settings: ClickHouseSettings, cancelled: Callable[[], bool]) -> None:
+    def __init__(self, settings: Settings, cancelled: Callable[[], bool]) -> None:
         self._settings = settings
         self._cancelled = cancelled
         self._client: Client | None = None
@@ -105,7 +105,7 @@ class Inserter:
 
     def _connected(self) -> Client:
         if self._client is None:
-            self._client = connect(self._settings, database=self._settings.database)
+            self._client = connect(self._settings, database=self._settings.clickhouse.database)
         return self._client
 
     def _try_to_delete(self, table: str, column: str, value: str) -> None:

@@ -72,10 +72,10 @@ def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) 
     """
     database = settings.clickhouse.database
     quoted = "`" + database.replace("`", "\\`") + "`"
-    server = connect_when_ready(settings.clickhouse, stopped=stopped)
+    server = connect_when_ready(settings, stopped=stopped)
     server.command(f"CREATE DATABASE IF NOT EXISTS {quoted}")
     server.close()
-    client = connect_when_ready(settings.clickhouse, database=database, stopped=stopped)
+    client = connect_when_ready(settings, database=database, stopped=stopped)
     try:
         return _apply(client)
     finally:

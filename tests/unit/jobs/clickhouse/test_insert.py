@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, DataError, OperationalError
 
-from stepstream.config import ClickHouseSettings
+from stepstream.config import Settings
 from stepstream.jobs.clickhouse import insert
 from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.runtime.retry import Cancelled
@@ -41,7 +41,7 @@ class FakeStore:
 def inserter(monkeypatch: pytest.MonkeyPatch, store: FakeStore, *, cancelled: bool = False) -> Inserter:
     monkeypatch.setattr(insert, "connect", lambda *_, **__: store)
     monkeypatch.setattr("stepstream.jobs.runtime.retry.time.sleep", lambda _: None)
-    return Inserter(ClickHouseSettings(), lambda: cancelled)
+    return Inserter(Settings(), lambda: cancelled)
 
 
 def test_bad_rows_are_found_among_good_ones(monkeypatch: pytest.MonkeyPatch) -> None:
