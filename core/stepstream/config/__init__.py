@@ -5,7 +5,7 @@ environment. `loader` merges both over the defaults; `settings` lists the sectio
 docs/settings.md is generated from the declarations by `reference`.
 """
 
-from stepstream.config.base import Section
+from stepstream.config.base import Section, is_loopback
 from stepstream.config.connections import (
     ClickHouseSettings,
     HttpSettings,
@@ -87,6 +87,7 @@ __all__ = [
     "VerifySettings",
     "effective",
     "environment_of",
+    "is_loopback",
     "load",
     "load_with_origins",
     "masked",

@@ -1,5 +1,6 @@
 """Define the base class of settings sections and the types and declaration that sections share."""
 
+import ipaddress
 import re
 from typing import Annotated, Any
 
@@ -24,6 +25,16 @@ def setting(default: Any, description: str, *, unit: str = "", **constraints: An
         constraints: bounds of pydantic's `Field`: `gt`, `ge`, `lt`, `le`, `min_length`.
     """
     return Field(default, description=description, json_schema_extra={"unit": unit}, **constraints)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches a service that listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_addresses(text: str) -> str:

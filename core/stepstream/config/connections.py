@@ -127,7 +127,17 @@ class SealSettings(Section):
 
 
 class HttpSettings(Section):
-    """Limits of every HTTP server: gateway, registry, store, console and inference workers."""
+    """Limits of every HTTP server: gateway, registry, store, console and inference workers; whose pages may call."""
+
+    allowed_hosts: list[str] = setting(
+        [],
+        "Further names under which callers reach a server, as `api.example.com`, or `.example.com` for all below it. "
+        "Addresses, names without a dot and private names (`.internal`, `.local`, `.svc`) need none. Any other Host "
+        "gets status 403.",
+    )
+    allowed_origins: list[str] = setting(
+        [], "Origins of other sites whose pages may call, as `https://app.example.com`. Any other gets status 403."
+    )
 
     connections: int = setting(
         4096,

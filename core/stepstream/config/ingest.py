@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import SecretStr
 
-from stepstream.config.base import HttpAddress, Port, Section, setting
+from stepstream.config.base import HttpAddress, Port, Section, is_loopback, setting
 
 
 class ProviderSettings(Section):
@@ -58,7 +58,11 @@ class GatewaySettings(Section):
         "Model providers. A call goes to the first one whose `models` match, else to the workers. JSON in the "
         "environment.",
     )
-    require_key: bool = setting(False, "Reject calls without an API key of `stepstream keys`.")
+    require_key: bool = setting(
+        False,
+        "Reject calls without an API key of `stepstream keys`. If `gateway.host` is not a loopback address, they are "
+        "rejected anyway.",
+    )
     agent: str = setting("agent", "Agent name of calls without the header `x-stepstream-agent`.")
     consent: Literal["train", "analyse", "none"] = setting(
         "train", "Consent recorded with calls without the header `x-stepstream-consent`."
@@ -115,6 +119,11 @@ class GatewaySettings(Section):
     shutdown_s: float = setting(
         10.0, "Time to finish calls at shutdown, and the same time again to deliver events.", unit="s", gt=0
     )
+
+    @property
+    def keys_required(self) -> bool:
+        """True if calls without an API key are rejected."""
+        return self.require_key or not is_loopback(self.host)
 
 
 class OtlpSettings(Section):

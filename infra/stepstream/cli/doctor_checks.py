@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from stepstream.cli.doctor_offsets import pending_offsets
 from stepstream.cli.doctor_services import Finding, broker, registry, store
-from stepstream.config import Settings, unknown_variables, variable
+from stepstream.config import Settings, is_loopback, unknown_variables, variable
 
 _FREE_GB = 2.0
 # Share of the spool's limit from which the spool is a fault.
@@ -19,6 +21,14 @@ _SHARED_SECRETS = (
     ("seal", "master_key", "no other machine can read the fields that this one seals"),
     ("govern", "pseudonym_key", "a value gets a different pseudonym on each machine"),
 )
+# service: what any caller can do
+_OPEN_SERVICES = {
+    "broker": "read and write every topic",
+    "registry": "change schemas",
+    "console": "see the charts",
+    "inference": "use the models",
+    "metrics": "read the metrics",
+}
 # extra: (a package that only it installs, the parts that need it)
 _EXTRAS = {
     "embedded": ("supervisor", "the embedded stack"),
@@ -36,6 +46,8 @@ def all_findings(settings: Settings) -> Iterator[Finding]:
     yield from variables(os.environ)
     yield from disk(settings)
     yield from secrets(settings)
+    yield from shared_secrets(settings)
+    yield from open_addresses(settings)
     yield from spool(settings)
     yield from kafka_install(settings)
     yield broker(settings)
@@ -125,6 +137,37 @@ def secrets(settings: Settings) -> Iterator[Finding]:
                 "warning",
                 f"{section}.{field} is not set, so each machine generates its own: {consequence}",
                 f"set {variable(section, field)} to the same value on every machine",
+            )
+
+
+def shared_secrets(settings: Settings) -> Iterator[Finding]:
+    """Report the declared secrets: each process of the stack gets all of them in its environment."""
+    declared = [
+        f"{section}.{field}"
+        for section, fields in settings
+        for field, value in fields
+        if isinstance(value, SecretStr) and value.get_secret_value()
+    ]
+    declared += [f"gateway.providers[{n}].api_key" for n, one in enumerate(settings.gateway.providers) if one.api_key]
+    if declared:
+        yield Finding(
+            "secrets",
+            "warning",
+            f"every process gets {', '.join(declared)} in its environment",
+            "set each only for the processes that need it (docs/operations.md), or leave it to DATA/secrets",
+        )
+
+
+def open_addresses(settings: Settings) -> Iterator[Finding]:
+    """Report services without authentication that other machines reach."""
+    for section, consequence in _OPEN_SERVICES.items():
+        host = getattr(settings, section).host
+        if section not in settings.stack.external and not is_loopback(host):
+            yield Finding(
+                section,
+                "warning",
+                f"it listens on {host} without authentication: any caller can {consequence}",
+                f"set {variable(section, 'host')} to 127.0.0.1, or let only trusted networks reach it",
             )
 
 

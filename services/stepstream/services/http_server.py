@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 
 from stepstream.config import HttpSettings
 from stepstream.services.http_connections import ConnectionTable, refusal
+from stepstream.services.same_site import SameSite
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ _UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings"})
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration with Stepstream's limits."""
+    """uvicorn's configuration with Stepstream's limits, and refusal of other sites' pages."""
 
     def __init__(self, app: Any, limits: HttpSettings, **options: Any) -> None:
         """`options`: further ones of `uvicorn.Config`."""
@@ -46,7 +47,7 @@ class ServerConfig(uvicorn.Config):
             "proxy_headers": False,
             "timeout_keep_alive": limits.idle_s,
         }
-        super().__init__(app, **fixed, **options)
+        super().__init__(SameSite(app, limits), **fixed, **options)
         self.table = ConnectionTable(limits)
 
 

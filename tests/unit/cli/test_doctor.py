@@ -192,3 +192,19 @@ def test_a_redirect_of_the_store_carries_no_password_to_another_host(answers: An
     found = doctor_checks.store(settings(CLICKHOUSE_URL=answers.url, CLICKHOUSE_PASSWORD="secret"))
     assert found.state == "fault"
     assert len(answers.asked) == 1
+
+
+def test_addresses_that_other_machines_reach_without_authentication_are_named() -> None:
+    found = list(
+        doctor_checks.open_addresses(settings(REGISTRY_HOST="0.0.0.0", CONSOLE_HOST="::", BROKER_HOST="10.0.0.1"))
+    )
+    assert [finding.name for finding in found] == ["broker", "registry", "console"]
+    assert "STEPSTREAM_REGISTRY_HOST" in found[1].fix
+    assert not list(doctor_checks.open_addresses(settings()))
+
+
+def test_secrets_that_every_process_gets_are_named() -> None:
+    (found,) = doctor_checks.shared_secrets(settings(SEAL_MASTER_KEY="legacy:b", KAFKA_SASL_PASSWORD="hunter2"))
+    assert "kafka.sasl_password, seal.master_key" in found.detail
+    assert "hunter2" not in found.detail
+    assert not list(doctor_checks.shared_secrets(settings()))

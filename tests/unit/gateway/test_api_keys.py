@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from stepstream.config import GatewaySettings
 from stepstream.services.gateway.api_keys import ApiKeys, Credentials, check_key, credentials_of, new_key
 from stepstream.services.gateway.errors import Forbidden, KeysUnknown, Unauthorized
 from stepstream.topics.events import ApiKey, new_api_key
@@ -85,3 +86,11 @@ def test_an_unknown_key_is_no_verdict_before_the_topic_is_read() -> None:
     keys.current = False
     with pytest.raises(KeysUnknown):
         api_keys.authorize(credentials, "calls")
+
+
+@pytest.mark.parametrize(
+    ("host", "required"), [("127.0.0.1", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("10.0.0.1", True)]
+)
+def test_keys_are_required_as_soon_as_other_machines_reach_the_gateway(host: str, required: bool) -> None:
+    assert GatewaySettings(host=host).keys_required is required
+    assert GatewaySettings(host=host, require_key=True).keys_required

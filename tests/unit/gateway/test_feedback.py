@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.feedback import feedback_event, parse_feedback
+from stepstream.services.gateway.errors import BadRequest, UnsupportedType
+from stepstream.services.gateway.feedback import check_content_type, feedback_event, parse_feedback
 from stepstream.services.gateway.identity import Identity
 from stepstream.topics.events import Feedback
 
@@ -81,3 +81,14 @@ def test_a_list_of_items_is_accepted() -> None:
 def test_an_error_names_the_invalid_field(body: bytes, error: str) -> None:
     with pytest.raises(BadRequest, match=error):
         parse_feedback(body)
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"Application/JSON; charset=utf-8", b"application/vnd.x+json"])
+def test_json_is_accepted(kind: bytes) -> None:
+    check_content_type([(b"content-type", kind)])
+
+
+@pytest.mark.parametrize("kind", [b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data", b""])
+def test_types_that_any_page_may_post_are_refused(kind: bytes) -> None:
+    with pytest.raises(UnsupportedType, match="content-type: application/json"):
+        check_content_type([(b"content-type", kind)] if kind else [])

@@ -100,7 +100,7 @@ class GatewayApp:
         # API keys and rollouts are known while Kafka is away, from the snapshot of the last change.
         snapshots = self._settings.paths.data / "gateway"
         api_keys = Table(self._settings, API_KEYS, snapshot=snapshots / "api-keys.json")
-        self._keys = ApiKeys(api_keys, required=gateway.require_key)
+        self._keys = ApiKeys(api_keys, required=gateway.keys_required)
         folder = self._settings.gateway_spool
         indices = StepIndexFile(folder)
         store = EncryptedStore(folder, gateway.history_bytes, gateway.history_days * 86_400)
@@ -150,6 +150,7 @@ class GatewayApp:
             credentials = credentials_of(scope["headers"])
             tenant = self._keys.authorize(credentials, "feedback")
             identity = identify(scope["headers"], self._settings.gateway, tenant=tenant)
+            feedback.check_content_type(scope["headers"])
             items, is_list = feedback.parse_feedback(await read_body(receive))
             received_us = now_us()
             # The label job trusts a verdict by its producer, which no caller can choose.

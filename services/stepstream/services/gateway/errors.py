@@ -10,6 +10,7 @@ GatewayError                500
 │   └── UnknownModel        404
 ├── MethodNotAllowed        405
 ├── TooLarge                413
+├── UnsupportedType         415
 ├── Overloaded              429
 ├── UpstreamDied            502
 ├── KeysUnknown             503
@@ -40,6 +41,13 @@ class BadRequest(GatewayError):
     """The request is malformed or asks for something unsupported; the message names it."""
 
     status = 400
+    type = "invalid_request_error"
+
+
+class UnsupportedType(GatewayError):
+    """The body has a content type that this path does not take."""
+
+    status = 415
     type = "invalid_request_error"
 
 

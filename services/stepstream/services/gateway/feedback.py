@@ -1,13 +1,14 @@
 """Check feedback posted to `/v1/feedback` about a trajectory, a step or a tool call, and make events of it."""
 
 import uuid
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
 
 from stepstream.jobs.governance.validation import LARGEST_AMOUNT
-from stepstream.services.gateway.errors import BadRequest
+from stepstream.services.gateway.errors import BadRequest, UnsupportedType
 from stepstream.services.gateway.identity import LARGEST_INDEX, LONGEST, Identity
 from stepstream.topics.events import Consent, Feedback, new_feedback
 from stepstream.topics.ids import new_event_id
@@ -43,6 +44,19 @@ class PostedFeedback(BaseModel):
     consent: Consent | None = None
     tenant: Name | None = None
     user: Name | None = None
+
+
+def check_content_type(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse types that a page of any site may post without asking the gateway first.
+
+    Raises:
+        UnsupportedType: the body is not declared as JSON.
+    """
+    kind = next((value for name, value in headers if name == b"content-type"), b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json" and not kind.endswith(b"+json"):
+        raise UnsupportedType(
+            f"feedback needs the header `content-type: application/json`, not '{kind.decode('latin-1')}'"
+        )
 
 
 def parse_feedback(body: bytes) -> tuple[list[PostedFeedback], bool]:

@@ -112,9 +112,9 @@ def headers_of(raw: list[tuple[bytes, bytes]]) -> Headers:
     """Return a body's content type and encoding.
 
     Raises:
-        Unsupported: OTLP has no such content type.
+        Unsupported: OTLP has no such content type, or none is given: a page of any site may post such a body.
     """
-    kind, encoding = PROTOBUF, "identity"
+    kind, encoding = "", "identity"
     for name, value in raw:
         if name == b"content-type":
             kind = value.decode("latin-1").split(";")[0].strip().lower()
