@@ -204,7 +204,7 @@ def test_the_reading_account_never_writes(reader: str, sql: str) -> None:
 
 def test_the_reading_account_reads_through_the_stock_client(reader: str) -> None:
     with client_of(reader) as client:
-        assert client.query("SELECT count() FROM t", settings={"max_threads": 1}).first_row[0] == 0
+        assert client.query("SELECT count() FROM t", settings={"max_threads": 1}).result_rows == [(0,)]
         assert ("t",) in client.query("SHOW TABLES").result_rows
         data = ExternalData(file_name="ext.csv", fmt="CSV", structure=["n Int32"], data=b"1\n2\n")
         assert client.query("SELECT sum(n) FROM ext", external_data=data).first_row == (3,)

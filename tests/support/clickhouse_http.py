@@ -90,9 +90,7 @@ def table(client: Client) -> Iterator[str]:
     client.command(f"DROP TABLE {name}")
 
 
-def post(
-    url: str, sql: bytes | None = b"", *, headers: dict[str, str] | None = None, **params: str
-) -> tuple[int, bytes, Any]:
+def post(url: str, sql: bytes | None = b"", *, headers: Any = None, **params: str) -> tuple[int, bytes, Any]:
     """Send a plain HTTP request; return status, body and headers."""
     address = urlsplit(url)
     query = "&".join(f"{name}={quote(value)}" for name, value in params.items())
