@@ -28,7 +28,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sessions(clock: Clock) -> Sessions:
-    return Sessions(lambda reads_only: Connection(), clock)  # type: ignore[return-value]
+    return Sessions(lambda reads_only: Connection(), clock)  # type: ignore[arg-type, return-value]
 
 
 def session(id: str = "a", timeout_s: float = 60.0, must_exist: bool = False) -> Session:
