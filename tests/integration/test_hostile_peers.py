@@ -30,7 +30,9 @@ MB = 1 << 20
 LIMITS = {"header_kb": 16, "header_s": 2.0, "body_mb": 4, "bodies_mb": 16, "body_s": 2.0, "write_s": 2.0}
 CALL = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "q"}]}).encode()
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-CHUNKED_POST = b"POST /v1/feedback HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+POST = b"POST /v1/feedback HTTP/1.1\r\ncontent-type: application/json\r\n"
+CHUNKED_POST = POST + b"transfer-encoding: chunked\r\n\r\n"
+SLOW_POST = POST + b"content-length: 1000\r\n\r\n"
 CHUNK = b"10000\r\n" + b"x" * 65536 + b"\r\n"
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 
@@ -137,7 +139,7 @@ async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, part
         (CHUNKED_POST + b"0\r\n", b"a: b\r\n" * 8192, 0.0, b"431"),
         (CHUNKED_POST, CHUNK, 0.0, b"413 503"),  # 503: with the others, it is more than all bodies may be
         (b"GET / HTTP/1.1\r\n", b"a", 0.1, b"408"),
-        (b"POST /v1/feedback HTTP/1.1\r\ncontent-length: 1000\r\n\r\n", b"a", 0.1, b"408"),
+        (SLOW_POST, b"a", 0.1, b"408"),
     ],
     ids=["endless header", "endless headers", "endless trailers", "endless body", "slow head", "slow body"],
 )
