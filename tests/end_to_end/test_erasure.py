@@ -129,15 +129,13 @@ def erased(world: World) -> dict[str, Any]:
         message = new_message(role="user", content=TEXTS[user])
         for step in make_steps(f"{name}-plain", 2, user=user, messages=[message], error=TEXTS[user], at_us=now_us()):
             world.producer.send("steps", step["trajectory_id"], step)
-        world.producer.send(
-            "feedback", f"{name}-plain", make_ending(f"{name}-plain", 2, user=user, comment=TEXTS[user])
-        )
+        ending = make_ending(f"{name}-plain", 2, user=user, comment=TEXTS[user])
+        world.producer.send("feedback", f"{name}-plain", ending)
     for step in shared_steps():
         world.producer.send("steps", "shared", step)
     world.producer.send("feedback", "shared", make_ending("shared", 2, user=BOB))
-    world.producer.send_encoded(
-        "steps", "x", f"not Avro: {ADA}".encode(), {"event_id": "x", "occurred_at_us": now_us()}
-    )
+    origin = {"event_id": "x", "occurred_at_us": now_us()}
+    world.producer.send_encoded("steps", "x", f"not Avro: {ADA}".encode(), origin)
     world.producer.flush(TIMEOUT_S)
     world.run_command("consent", "set", "train", "--tenant", "default", "--user", ADA)
     wait_until(lambda: world.value("SELECT count() FROM trajectories FINAL WHERE success") == 5)
@@ -148,8 +146,7 @@ def erased(world: World) -> dict[str, Any]:
     assert_sealed(world)
     world.producer.send("feedback", "a-plain", make_feedback("a-plain", number=7, name="business", comment=UNNAMED))
     world.producer.flush(TIMEOUT_S)
-    unnamed = f"SELECT count() FROM feedback FINAL WHERE comment = '{UNNAMED}'"
-    wait_until(lambda: world.value(unnamed) == 1)
+    wait_until(lambda: world.value(f"SELECT count() FROM feedback FINAL WHERE comment = '{UNNAMED}'") == 1)
     load_spool(world)
     kill_an_erasure(world)
     done = dict(world.run_command("erase", "--subject", ADA))
@@ -160,16 +157,12 @@ def erased(world: World) -> dict[str, Any]:
 
 def kill_an_erasure(world: World) -> None:
     """Run the command in a process that ends by SIGKILL once rows, keys and unsealed records are gone."""
-    flag = world.settings.paths.data / "kill-it"
-    flag.touch()
-    environment = {"KILL_BEFORE": f"stepstream.jobs.erasure.erase|time.sleep(_QUIET_S)|{flag}"}
-    paths = {"PYTHONPATH": str(Path(__file__).parents[1] / "support/kill_site")}
+    environment = os.environ | environment_of(world.settings)
+    environment["KILL_BEFORE"] = f"stepstream.jobs.erasure.erase|time.sleep(_QUIET_S)|{__file__}"
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1] / "support/kill_site")
     command = [sys.executable, "-m", "stepstream.cli.main", "erase", "--subject", ADA]
-    killed = subprocess.run(
-        command, env=os.environ | environment_of(world.settings) | environment | paths, capture_output=True, check=False
-    )
+    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    flag.unlink()
 
 
 def shared_steps() -> list[Step]:

@@ -1,8 +1,7 @@
 """State of one trajectory: its steps, feedback, ends and decisions. Pure.
 
 The head (`saved_head.py`) has everything of constant size. Steps and feedback have an entry each, which
-`trajectory_store.py` saves and loads one by one. `steps` and `feedback` hold the entries in memory, which may be only
-some.
+`trajectory_store.py` saves and loads one by one. `steps` and `feedback` hold the loaded entries.
 
 Events come in any order and more than once. Everything derived from them (the step at an index, the closure, the
 identity of the label) depends on the set of events and not on their order. So state can be rebuilt by reading the
@@ -25,8 +24,7 @@ from stepstream.topics.label_precedence import label_precedence
 
 StepOutcome = Literal["taken", "known", "older", "retried", "conflict"]
 """Result of `add_step`: `taken`, it is the step now; `known`, a duplicate; `older`, an older result of the same source;
-`retried`, a failed attempt beside a successful one; `conflict`, two sources claim one index and the other one has it.
-"""
+`retried`, a failed attempt beside a successful one; `conflict`, another source has the index."""
 
 NO_STEP = -1
 
