@@ -50,7 +50,7 @@ def erase(
     from stepstream.jobs.erasure.find_records import versions_trained_on
     from stepstream.jobs.erasure.findings import Person
     from stepstream.jobs.erasure.proof import remaining_reason
-    from stepstream.learner.lineage import read_versions
+    from stepstream.learner.lineage import of_log, read_versions
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec
 
@@ -78,7 +78,9 @@ def erase(
         raise click.ClickException(str(error)) from None
     with closing(Codec(settings)) as codec:
         versions = read_versions(settings.kafka, codec)
-    checkpoints = [checkpoint for by in versions.by_model.values() for checkpoint in by.values()]
+    checkpoints = [
+        checkpoint for by in versions.by_model.values() for checkpoint in of_log(by.values(), settings.kafka.prefix)
+    ]
     facts = []
     for done in reports:
         direct, descend = versions_trained_on(checkpoints, done.labels)

@@ -120,6 +120,7 @@ def _status_of(error: Exception) -> int | None:
     from confluent_kafka import KafkaException
 
     from stepstream.config import SettingsError
+    from stepstream.core.process import Fatal
     from stepstream.embedded.errors import StackError, UnknownProcess
     from stepstream.topics.admin import RegistryNotReady
     from stepstream.topics.client import KafkaUnavailable
@@ -134,7 +135,9 @@ def _status_of(error: Exception) -> int | None:
         return UNREACHABLE
     if name == "StoreUnavailableError":
         return UNREACHABLE
-    if isinstance(error, StackError | DeliveryFailed | RegistryRefused | KafkaException) or name == "MigrationError":
+    if isinstance(error, Fatal | StackError | DeliveryFailed | RegistryRefused | KafkaException):
+        return FAULT
+    if name == "MigrationError":
         return FAULT
     if isinstance(error, OSError) and error.filename:
         return FAULT

@@ -11,7 +11,7 @@ from typing import Any
 from stepstream.learner import JOB
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.drop_reasons import Drop
-from stepstream.learner.data.groups import AbandonedGroup, group_key
+from stepstream.learner.data.groups import SINGLE_PREFIX, AbandonedGroup, group_key
 from stepstream.topics.events import LagFigures, LearnerUpdate, TrainingDecision, new_learner_update
 from stepstream.topics.events import new_training_decision as new
 from stepstream.topics.ids import derived_id, now_us
@@ -93,12 +93,18 @@ class Decider:
 
     def abandoned_attempts(self, decisions: Iterable[Mapping[str, Any]]) -> Iterator[AbandonedGroup]:
         """Yield, from decisions read from the log, the attempts of groups that this lineage closed as incomplete."""
+        given_up = (decision for decision in decisions if decision["reason"] == GIVEN_UP)
+        return (attempt for attempt in self.decided_attempts(given_up) if not attempt.key.startswith(SINGLE_PREFIX))
+
+    def decided_attempts(self, decisions: Iterable[Mapping[str, Any]]) -> Iterator[AbandonedGroup]:
+        """Yield, from decisions read from the log, the attempts on which this lineage decided in any way."""
         for decision in decisions:
-            is_own = (decision["model"], decision["root"], decision["reason"]) == (self.model, self.root, GIVEN_UP)
-            if is_own and decision["group_id"] is not None:
+            if (decision["model"], decision["root"]) == (self.model, self.root):
+                group_id, name = decision["group_id"], decision["trajectory_id"]
+                key = SINGLE_PREFIX + name if group_id is None else group_key(decision["tenant"], group_id)
                 freshest = decision["learner_version"] - (decision["staleness"] or 0)
-                key = group_key(decision["tenant"], decision["group_id"])
-                yield AbandonedGroup(key, decision["trajectory_id"], decision["revision"], freshest)
+                trained = decision["revision"] if decision["outcome"] == TRAINED else decision["trained_revision"] or 0
+                yield AbandonedGroup(key, name, decision["revision"], freshest, trained)
 
     def _about(self, attempt: Attempt, version: int, outcome: str, config: str) -> TrainingDecision:
         partition, offset = attempt.position

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from stepstream.config import KafkaSettings
 from stepstream.learner.data.attempt import LogPosition
 from stepstream.learner.decisions import Use
-from stepstream.topics.catalogue import CHECKPOINTS
+from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
@@ -59,6 +59,11 @@ class Versions:
         while (parent := line[-1]["parent_version"]) is not None:
             line.append(self.get(checkpoint["model"], parent))
         return line
+
+
+def of_log(line: Iterable[Checkpoint], prefix: str) -> list[Checkpoint]:
+    """Return the versions whose positions are of the log with this prefix; `topics copy` copies others."""
+    return [version for version in line if version["input_topic"] in ("", prefix + LABELED_TRAJECTORIES)]
 
 
 def uses_of(line: Iterable[Checkpoint], start: dict[int, int]) -> dict[LogPosition, list[Use]]:

@@ -20,7 +20,7 @@ from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sampler import sampler_of
 from stepstream.learner.decisions import Decider
 from stepstream.learner.gap_alarm import GapAlarm
-from stepstream.learner.lineage import Versions, offsets_of, uses_of
+from stepstream.learner.lineage import Versions, of_log, offsets_of, uses_of
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import cache_folder
 from stepstream.learner.model.reference import reference_folder
@@ -75,15 +75,20 @@ class LineageTraining:
         self._updates_before = newest["updates"]
         self._folder = self._fetch(versions, self._base)
         line = versions.lineage(self._base)
-        start, root = offsets_of(self._base), line[-1]["version"]
-        self._uses = uses_of(line, start)
+        own, root = of_log(line, settings.kafka.prefix), line[-1]["version"]
+        self._start = offsets_of(self._base) if self._base in own else {}
+        start = self._start
+        self._uses = uses_of(own, start)
         self._check_log(self._uses)
         decider = Decider(self._config.model, root)
         requirements = requirements_of(self._config)
         # Older decisions are skipped if attempts must be fresh: their groups exceed `staleness_bound`.
         oldest = min(self._config.staleness_bound, len(line) - 1) if requirements.fresh else -1
-        since_us = line[oldest]["occurred_at_us"]
-        abandoned = decider.abandoned_attempts(read_decisions(settings.kafka, codec, since_us, stop))
+        # Positions of copied versions are of another log: the copied decisions tell what their updates used.
+        is_copied = len(own) < len(line)
+        since_us = line[-1 if is_copied else oldest]["occurred_at_us"]
+        decisions = read_decisions(settings.kafka, codec, since_us, stop)
+        abandoned = decider.decided_attempts(decisions) if is_copied else decider.abandoned_attempts(decisions)
         self._reporter = Reporter(decider, sender)
         alarms = read_alarms(settings.kafka, codec, stop)
         self._gap_alarm = GapAlarm(self._config.model, self._config.max_mu_gap, alarms)
@@ -140,7 +145,7 @@ class LineageTraining:
     def train(self) -> None:
         """Read, update and publish until `stop` is set or a newer lineage begins."""
         limits = self._trainer.limits(self._config.model)
-        with closing(open_reader(self._settings, self._codec, limits, offsets_of(self._base))) as reader:
+        with closing(open_reader(self._settings, self._codec, limits, self._start)) as reader:
             while not self._stop:
                 self._take_published()
                 if self._read_arrivals(reader):

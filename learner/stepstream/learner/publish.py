@@ -388,7 +388,7 @@ def _checkpoint(
         uri=uri,
         weights_sha256=weights_sha256(files),
         files=files,
-        input_topic=LABELED_TRAJECTORIES,
+        input_topic=settings.kafka.prefix + LABELED_TRAJECTORIES,
         resume_offsets=partition_offsets(resume_offsets),
         configuration=configuration_of(settings.learner),
         code_version=code_version(),

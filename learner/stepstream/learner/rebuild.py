@@ -23,7 +23,7 @@ from stepstream.crypto.sealing import is_erased
 from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.data.sequences import Limits
-from stepstream.learner.lineage import Versions, read_versions, trained_positions
+from stepstream.learner.lineage import Versions, of_log, read_versions, trained_positions
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import StoredWeights, describe, write_files
 from stepstream.learner.model.reference import reference_folder
@@ -35,7 +35,7 @@ from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
 from stepstream.versions.fetch import fetch_whole
-from stepstream.versions.layout import VersionRejected, role_of, weights_sha256
+from stepstream.versions.layout import VersionRejected, name_of, role_of, weights_sha256
 
 log = logging.getLogger(__name__)
 
@@ -91,20 +91,21 @@ def rebuild(settings: Settings, model: str, version: int | None) -> Rebuilt:
             newest = versions.newest(model)
             version = newest["version"] if newest else -1
         checkpoint = versions.get(model, version)
-        return rebuild_from(versions, checkpoint, lambda positions: _read_log(settings.kafka, codec, positions))
+        prefix = settings.kafka.prefix
+        return rebuild_from(versions, checkpoint, lambda positions: _read_log(settings.kafka, codec, positions), prefix)
 
 
-def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebuilt:
-    """Rebuild a version, see `rebuild`, with folded versions and a function that reads the log."""
+def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read, prefix: str = "") -> Rebuilt:
+    """Rebuild a version, see `rebuild`, with folded versions and a function that reads the log with this prefix."""
     with tempfile.TemporaryDirectory(prefix="stepstream-rebuild-") as scratch:
-        return _Rebuild(versions, read, Path(scratch)).run(checkpoint)
+        return _Rebuild(versions, read, Path(scratch), prefix).run(checkpoint)
 
 
 class _Rebuild:
     """Rebuilds one version in a temporary folder."""
 
-    def __init__(self, versions: Versions, read: Read, scratch: Path) -> None:
-        self._versions, self._read, self._scratch = versions, read, scratch
+    def __init__(self, versions: Versions, read: Read, scratch: Path, prefix: str) -> None:
+        self._versions, self._read, self._scratch, self._prefix = versions, read, scratch, prefix
 
     def run(self, checkpoint: Checkpoint) -> Rebuilt:
         if checkpoint["parent_version"] is None:
@@ -132,6 +133,11 @@ class _Rebuild:
 
     def _repeat_updates(self, checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path) -> None:
         """Repeat the version's updates from the parent's folder and write the result to `target`, with all weights."""
+        if not of_log([checkpoint], self._prefix):
+            raise CannotRebuild(
+                f"{name_of(checkpoint)} was trained on {checkpoint['input_topic']}, of which this log is a copy with "
+                "other offsets: rebuild it under that prefix"
+            )
         config = _for_one_process(parse_configuration(checkpoint["configuration"])[0])
         trainer = Trainer(parent, config, reference_folder(root, config, self._fetch))
         limits = trainer.limits(checkpoint["model"])

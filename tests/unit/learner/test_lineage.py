@@ -3,7 +3,7 @@
 import pytest
 from sample_records import checkpoint
 
-from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, trained_positions
+from stepstream.learner.lineage import UnknownVersion, Versions, of_log, offsets_of, trained_positions
 from stepstream.topics.events import new_partition_offset, new_update_input
 
 
@@ -44,6 +44,13 @@ def test_trained_places_from_where_reading_resumes(versions: Versions) -> None:
     line = versions.lineage(versions.get("demo", 2))
     assert trained_positions(line, {}) == {(0, 1), (1, 11), (0, 2), (1, 12)}
     assert trained_positions(line, {0: 2, 1: 13}) == {(0, 2)}
+
+
+def test_positions_of_a_copied_version_are_of_another_log() -> None:
+    topics = ("labeled-trajectories", "blue.labeled-trajectories", "")
+    line = [checkpoint(number, input_topic=topic) for number, topic in enumerate(topics)]
+    assert [version["version"] for version in of_log(line, "blue.")] == [1, 2]
+    assert [version["version"] for version in of_log(line, "")] == [0, 2]
 
 
 def test_offsets() -> None:

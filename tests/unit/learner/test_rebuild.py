@@ -3,7 +3,7 @@
 import shutil
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -147,6 +147,12 @@ def test_weights_are_rebuilt_bit_for_bit(world: World) -> None:
 def test_attempts_without_a_group_are_rebuilt_bit_for_bit(tmp_path: Path) -> None:
     alone = World(tmp_path, HOW.model_copy(update={"advantage": "reinforce_pp", "group_size": 1}), group_id=None)
     assert alone.rebuild(1).equal
+
+
+def test_a_copied_version_is_not_rebuilt_from_the_copy(world: World) -> None:
+    copied = {**world.versions.get("demo", 2), "input_topic": "labeled-trajectories"}
+    with pytest.raises(CannotRebuild, match="demo@2 was trained on labeled-trajectories"):
+        rebuild_from(world.versions, cast(Any, copied), world.read, "blue.")
 
 
 def test_an_ancestor_that_is_gone_or_damaged_is_rebuilt_too(world: World) -> None:

@@ -136,7 +136,8 @@ def check_partitions(existing: Mapping[str, int], configured: TopicsSettings) ->
     )
     if len(set(counts.values())) == 1:
         [count] = set(counts.values())
-        raise PartitionsDiffer(fact, f"set STEPSTREAM_TOPICS_PARTITIONS={count}")
+        remedy = f"set STEPSTREAM_TOPICS_PARTITIONS={count}, or copy the log with `stepstream topics copy`"
+        raise PartitionsDiffer(fact, f"{remedy}, see docs/operations.md")
     raise PartitionsDiffer(fact, "create the topics anew with one number of partitions, see docs/operations.md")
 
 

@@ -66,6 +66,8 @@ class Topic:
     retention_setting: str = ""
     """Field of `TopicsSettings` that replaces `retention_ms`; empty: none."""
     max_message_bytes: int = 1_048_588
+    copied: bool = True
+    """False: `topics copy` leaves it out, since its records name positions in the log, or are soon written again."""
     config: dict[str, str] = field(default_factory=dict)
     """Further configuration in Kafka's names."""
 
@@ -195,6 +197,7 @@ _ALL = (
         ("measure",),
         ("store", "control plane"),
         cleanup="compact",
+        copied=False,
     ),
     Topic(
         COMPONENT_STATS,
@@ -204,6 +207,7 @@ _ALL = (
         ("measure",),
         ("watch", "store"),
         cleanup="compact",
+        copied=False,
     ),
     Topic(
         ALARMS,
@@ -251,6 +255,7 @@ _ALL = (
         ("store", "console", "gateway", "people", "SDK"),
         partitions=1,
         cleanup="compact",
+        copied=False,
         # A gateway reads the topic from its beginning.
         config=_PROMPT_COMPACTION,
     ),
@@ -381,6 +386,7 @@ _ALL = (
         "Records that a job or service rejected, with the reason.",
         ("govern", "label", "verify", "measure", "store", "learner", *_AGENTS[:2]),
         ("store", "erase"),
+        copied=False,
         retention_ms=90 * _DAY_MS,
         config=_DAILY_SEGMENTS,
     ),

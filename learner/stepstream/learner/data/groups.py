@@ -25,7 +25,7 @@ def group_key(tenant: str, group_id: str) -> str:
 
 
 class AbandonedGroup(NamedTuple):
-    """An attempt of a group that an earlier run of the learner closed as incomplete."""
+    """An attempt of a group that an earlier run of the learner closed."""
 
     key: str
     """Key of the group, see `key_of`."""
@@ -33,6 +33,8 @@ class AbandonedGroup(NamedTuple):
     revision: int
     freshest: int
     """Version of the group's freshest attempt, as far as this attempt shows it."""
+    trained: int = 0
+    """Newest trained revision; 0: none."""
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ class ReplayBuffer:
             positions: offset by partition at which reading starts.
             trained: log positions at or after `positions` that this lineage trained on, one entry per update. No group
                 is handed out before they have been read again: records before them may be copies of the same attempts.
-            abandoned: attempts of groups that this lineage closed as incomplete.
+            abandoned: attempts of groups that an earlier run of this lineage closed.
             reuse: largest number of updates that may train on one group.
             sampler: chooses the groups of an update.
             signal: checks whether a group yields a gradient.
@@ -71,10 +71,12 @@ class ReplayBuffer:
         self._index = ReadyIndex(self._sampler)
         self._changed: set[str] = set()
         self._closed: dict[str, ClosedGroup] = {}
-        for key, trajectory_id, revision, freshest in abandoned:
+        for key, trajectory_id, revision, freshest, trained_revision in abandoned:
             closed = self._closed.setdefault(key, ClosedGroup(freshest))
             closed.freshest = max(closed.freshest, freshest)
             closed.seen[trajectory_id] = max(revision, closed.seen.get(trajectory_id, 0))
+            if trained_revision:
+                closed.trained[trajectory_id] = max(trained_revision, closed.trained.get(trajectory_id, 0))
         self._groups_opened = 0
         self._drops: list[Drop] = []
         self.dropped: Counter[str] = Counter()

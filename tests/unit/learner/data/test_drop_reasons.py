@@ -83,6 +83,18 @@ def test_a_group_closed_as_incomplete_stays_closed_after_a_restart() -> None:
     assert again.dropped["duplicate"] == 2
 
 
+def test_nothing_that_a_copied_decision_names_is_trained_again() -> None:
+    decider = Decider("demo", 0)
+    decisions = [decider.trained(each, Use(1, 0, 1)) for each in log_of(*group_of("g", SIZE))]
+    copy = log_of(*group_of("h", SIZE), *group_of("g", SIZE))  # the same labels at other positions
+    replay_buffer = fold(buffer(abandoned=decider.decided_attempts(decisions)), copy)
+    assert [{attempt.group_id for attempt in group} for group in replay_buffer.take(1) or ()] == [{"h"}]
+    assert replay_buffer.take(1) is None
+    assert replay_buffer.dropped["duplicate"] == SIZE
+    fold(replay_buffer, log_of(labelled("g", 0, 0.0, revision=2)))
+    assert drops_of(replay_buffer) == [("g/0", 2, "trained_on_older_revision")]
+
+
 def test_a_group_may_be_used_again_and_less_used_ones_go_first() -> None:
     log = log_of(*group_of("a", SIZE), *group_of("b", SIZE, versions=(0,)))
     replay_buffer = fold(buffer(reuse=2), log[:SIZE])

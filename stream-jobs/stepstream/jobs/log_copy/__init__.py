@@ -1,0 +1,1 @@
+"""Copy the log to topics with another prefix and number of partitions."""
