@@ -74,18 +74,26 @@ def up(no_fleet: bool, scale: tuple[str, ...], only: tuple[str, ...]) -> None:
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("process")
-@click.option("--instance", default=1, help="Run a further worker of a job: 2 is the second one on this machine.")
+@click.option(
+    "--instance",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Run a further worker of a job: 2 is the second one on this machine.",
+)
 def run(process: str, instance: int) -> None:
     """Run one PROCESS of the stack (broker, registry, worker-0, …) in the foreground until Ctrl-C.
 
     STEPSTREAM_METRICS_PORT sets its metrics port. A further worker takes a free one by itself, and logs it.
     """
-    from stepstream.embedded.processes import Process, select_parts, stack_parts
+    from stepstream.embedded.processes import Process, scalable_jobs, select_parts, stack_parts
 
     settings = resolve_addresses(load())
-    (selected,) = (part for part in select_parts(stack_parts(settings), [process]) if isinstance(part, Process))
+    parts = stack_parts(settings)
+    (selected,) = (part for part in select_parts(parts, [process]) if isinstance(part, Process))
     own = selected.environment
     if instance > 1:
+        if process not in (jobs := scalable_jobs(parts)):
+            raise click.UsageError(f"--instance: {process} runs once; jobs with workers: {', '.join(jobs)}")
         own = own | {variable("jobs", "instance"): str(instance), variable("metrics", "port"): "0"}
     chosen = {name: value for name, value in os.environ.items() if name == variable("metrics", "port")}
     environment = {**os.environ, **environment_of(settings), **own, **chosen}

@@ -4,7 +4,7 @@ An action is a step between processes. It runs once, in the stack's own process,
 """
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 
@@ -142,9 +142,7 @@ def _further_workers(settings: Settings, parts: Sequence[Part], metrics: "_Metri
     Raises:
         StackError: an entry names no job or no number of workers.
     """
-    jobs = {part.name: part for part in parts if isinstance(part, Process) and ".jobs." in part.module}
-    jobs.pop("watch", None)  # runs alone
-    jobs.pop("curate", None)
+    jobs = scalable_jobs(parts)
     workers = []
     for entry in settings.stack.scale:
         name, _, number = entry.partition("=")
@@ -158,6 +156,18 @@ def _further_workers(settings: Settings, parts: Sequence[Part], metrics: "_Metri
                 replace(worker, environment=worker.environment | {variable("jobs", "instance"): str(instance)})
             )
     return workers
+
+
+def scalable_jobs(parts: Iterable[Part]) -> dict[str, Process]:
+    """Return the first worker of each job that may have several, by name."""
+    processes = (part for part in parts if isinstance(part, Process))
+    return {
+        process.name: process
+        for process in processes
+        if ".jobs." in process.module
+        and process.name not in ("watch", "curate")  # run alone
+        and variable("jobs", "instance") not in process.environment
+    }
 
 
 def select_parts(parts: Sequence[Part], names: Collection[str] | None = None) -> list[Part]:

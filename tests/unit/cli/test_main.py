@@ -9,7 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
+from stepstream.cli.interrupt import Interrupted
 from stepstream.cli.main import COMMANDS, run
+from stepstream.config import load
+from stepstream.jobs.runtime.processor import state_folder, transactional_id_of, worker_instance
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +144,56 @@ def test_run_replaces_itself_with_the_process_and_its_settings(monkeypatch: pyte
     ((arguments, environment),) = executed
     assert arguments[1:] == ["-m", "stepstream.services.inference"]
     assert environment["STEPSTREAM_INFERENCE_PORT"] == "8001"
+
+
+@pytest.mark.parametrize(("own_port", "port"), [(None, "0"), ("9555", "9555")])
+def test_a_further_worker_shares_no_port_folder_or_id_with_the_first(
+    monkeypatch: pytest.MonkeyPatch, own_port: str | None, port: str
+) -> None:
+    environments: list[dict[str, str]] = []
+    monkeypatch.setattr("os.execve", lambda path, arguments, environment: environments.append(environment))
+    if own_port:
+        monkeypatch.setenv("STEPSTREAM_METRICS_PORT", own_port)
+    assert run(["run", "label"]) == 0
+    assert run(["run", "label", "--instance", "2"]) == 0
+    first, second = (load(environment=environment) for environment in environments)
+    assert environments[1]["STEPSTREAM_METRICS_PORT"] == port
+    assert (first.jobs.instance, second.jobs.instance) == (1, 2)
+    assert state_folder(second).parent == state_folder(first)
+    assert transactional_id_of(second, "label") != transactional_id_of(first, "label")
+    assert worker_instance(second, "label") != worker_instance(first, "label")
+
+
+@pytest.mark.parametrize("process", ["broker", "watch", "worker-0"])
+def test_only_a_job_of_several_workers_has_a_further_one(process: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", process, "--instance", "2"]) == 2
+    assert f"{process} runs once; jobs with workers: govern, label, measure" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["0", "x"])
+def test_an_instance_is_a_number_from_1_on(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "label", "--instance", number]) == 2
+    assert "--instance" in capsys.readouterr().err
+
+
+def test_up_starts_the_workers_of_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[list[str]] = []
+
+    class Stopped:
+        def __init__(self, settings: object, names: list[str], _on_event: object) -> None:
+            started.append(names)
+            raise Interrupted
+
+    monkeypatch.setenv("STEPSTREAM_PATHS_DATA", str(tmp_path))
+    monkeypatch.setattr("stepstream.embedded.stack.Stack", Stopped)
+    run(["up", "--scale", "label=2", "--scale", "measure=3"])
+    assert [name for name in started[0] if name.startswith(("label", "measure"))] == [
+        "label",
+        "measure",
+        "label-2",
+        "measure-2",
+        "measure-3",
+    ]
 
 
 def test_run_of_an_unknown_process_lists_the_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,5 +162,8 @@ def _open(folder: Path) -> Rdict:
         return Rdict(str(folder), options)
     except Exception as error:  # the binding raises bare exceptions
         if "lock" in str(error).lower():
-            raise Fatal(f"another process uses state folder {folder}: stop it, or set STEPSTREAM_JOBS_STATE") from None
+            raise Fatal(
+                f"another process uses state folder {folder}: stop it, or give this worker a number of its own "
+                "(`stepstream run JOB --instance 2`; elsewhere STEPSTREAM_JOBS_INSTANCE)"
+            ) from None
         raise

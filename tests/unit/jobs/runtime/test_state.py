@@ -55,6 +55,6 @@ def test_reset_deletes_everything(tmp_path: Path) -> None:
 
 def test_a_second_process_fails_and_names_the_setting(tmp_path: Path) -> None:
     state = PartitionState(tmp_path / "0")
-    with pytest.raises(Fatal, match="STEPSTREAM_JOBS_STATE"):
+    with pytest.raises(Fatal, match=r"--instance 2.*STEPSTREAM_JOBS_INSTANCE"):
         PartitionState(tmp_path / "0")
     state.close()
