@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import fastavro
+from prometheus_client import REGISTRY
 
 from stepstream.config import Settings
 from stepstream.jobs.runtime.fold import Fold
@@ -116,6 +117,7 @@ class FoldRun:
                 out.dead_letter(record, error)
         self.fold.end_batch(changes, out)
         self.state.write(changes)
+        out.apply_counts()
         return [(o.topic, o.key, self.codec.decode(o.topic, o.value)) for o in out.events]
 
     def tick(self, now_ms: int) -> list[tuple[str, str, Any]]:
@@ -125,4 +127,15 @@ class FoldRun:
         if self.fold.due(now_ms):
             self.fold.tick(now_ms, changes, out)
         self.state.write(changes)
+        out.apply_counts()
         return [(o.topic, o.key, self.codec.decode(o.topic, o.value)) for o in out.events]
+
+
+def state_added(kind: str) -> float:
+    """Return how many entries of a kind this process has added to states."""
+    return REGISTRY.get_sample_value("stepstream_job_state_added_total", {"kind": kind}) or 0.0
+
+
+def state_removed(kind: str, why: str) -> float:
+    """Return how many entries of a kind this process has removed from states, by `age` or by the `cap`."""
+    return REGISTRY.get_sample_value("stepstream_job_state_removed_total", {"kind": kind, "why": why}) or 0.0

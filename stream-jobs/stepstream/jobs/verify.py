@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import ClassVar
 
-from stepstream.config import Settings
+from stepstream.config import LabelSettings, Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.governance.policy_tables import RetryingTrajectoryPolicies, TablePolicies
@@ -50,14 +50,21 @@ class Verify:
         codec: Decoder,
         policies: TrajectoryPolicies,
         keep_days: int,
+        limits: LabelSettings,
     ) -> None:
         self._verifications, self._judges = verifications, judges
-        self._codec, self._policies, self._keep_days = codec, policies, keep_days
+        self._codec, self._policies, self._keep_days, self._limits = codec, policies, keep_days, limits
 
     def fold(self, state: PartitionState) -> VerifyFold:
         """Return the fold of one partition."""
         return VerifyFold(
-            state, self._verifications, self._judges, self._codec, self._policies, keep_days=self._keep_days
+            state,
+            self._verifications,
+            self._judges,
+            self._codec,
+            self._policies,
+            keep_days=self._keep_days,
+            limits=self._limits,
         )
 
 
@@ -98,6 +105,7 @@ def main(settings: Settings, stop: Stop) -> None:
                 RetryingCodec(codec, cancelled),
                 RetryingTrajectoryPolicies(policies, cancelled),
                 settings.verify.keep_days,
+                settings.label,
             )
             return FoldProcessor(settings, job, cancelled)
 

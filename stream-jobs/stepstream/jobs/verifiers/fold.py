@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 import orjson
 
+from stepstream.config import LabelSettings
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
@@ -84,15 +85,19 @@ class VerifyFold:
         policies: TrajectoryPolicies,
         *,
         keep_days: int,
+        limits: LabelSettings,
     ) -> None:
         self._state, self._codec, self._policies = state, codec, policies
         self._store = TrajectoryStore()
         self._verifications, self._judges = verifications, judges
         self._keep_days, self._swept_day = keep_days, 0
+        self._limits = limits
         self._touched: dict[bytes, tuple[TrajectoryState, Record]] = {}
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Save a step, or record the end of a trajectory."""
+        """Save a step, or record the end of a trajectory; ignore what exceeds the caps of `label`."""
+        if record.topic == GOVERNED_STEPS and event["step_index"] >= self._limits.max_steps:
+            return
 
         def saved(key: bytes) -> TrajectoryState | None:
             return self._saved(key, changes)
@@ -111,9 +116,14 @@ class VerifyFold:
             trajectory.close(cast(TrajectoryClosed, event))
         else:
             feedback = cast(Feedback, event)
-            self._store.load_feedback(name, trajectory, source_of(feedback), changes)
-            if feedback["end"] == "open" or not trajectory.add_feedback(feedback, record.timestamp_ms):
+            if feedback["end"] == "open":
                 return  # only feedback that ends a trajectory matters here
+            source = source_of(feedback)
+            self._store.load_feedback(name, trajectory, source, changes)
+            if source not in trajectory.feedback and trajectory.feedback_count >= self._limits.max_feedback:
+                return
+            if not trajectory.add_feedback(feedback, record.timestamp_ms):
+                return
         self._touched[name] = trajectory, record
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:

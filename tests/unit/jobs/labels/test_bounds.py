@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fold_harness import state_added, state_removed
 from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, successful_trajectory
 from stream_records import make_ending, make_feedback, make_steps
 
@@ -101,3 +102,20 @@ def test_old_trajectories_are_deleted_in_slices() -> None:
         assert not run.fold.due(NOW_MS + 32 * DAY_MS)
     finally:
         fold_module._DELETED_PER_TICK = limit
+
+
+def test_what_is_saved_and_removed_is_counted() -> None:
+    added = {kind: state_added(kind) for kind in ("trajectory", "orphan")}
+    removed = {key: state_removed(*key) for key in (("trajectory", "age"), ("orphan", "cap"))}
+    run = Run(max_orphans=2)
+    run.labels(*successful_trajectory("whole"))
+    for n in range(3):
+        run.feed([run.record(FEEDBACK, governed(make_feedback(f"t{n}")), at_ms=NOW_MS + n)])
+    assert {kind: state_added(kind) - before for kind, before in added.items()} == {"trajectory": 4, "orphan": 3}
+    close_idle(run)
+    run.tick(NOW_MS + 32 * DAY_MS)
+    # Two trajectories without steps and the labelled one by age; the oldest without steps by the cap.
+    assert {key: state_removed(*key) - before for key, before in removed.items()} == {
+        ("trajectory", "age"): 3,
+        ("orphan", "cap"): 1,
+    }

@@ -4,7 +4,7 @@ from dataclasses import astuple
 from typing import Any
 
 import pytest
-from fold_harness import FoldRun
+from fold_harness import FoldRun, state_added, state_removed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure_runs import measure_run
@@ -223,6 +223,9 @@ def test_the_statistics_of_components_are_summed_over_windows() -> None:
 
 
 def test_trajectories_and_groups_expire_and_sums_remain() -> None:
+    kinds_of_entries = ("trajectory", "group")
+    added = [state_added(kind) for kind in kinds_of_entries]
+    removed = [state_removed(kind, "age") for kind in kinds_of_entries]
     run = measure_run()
     at_ms = 1_760_000_100_000
     first = [labelled(name, group_id="g") for name in ("a", "b")]
@@ -236,5 +239,10 @@ def test_trajectories_and_groups_expire_and_sums_remain() -> None:
     assert (kinds.count(b"t"), kinds.count(b"g")) == (1, 1)
     run.tick(at_ms + 58 * DAY_MS)
     assert {key[:1] for key in run.state.content} == {b"c", b"p", b"w"}
+    assert [state_added(kind) - before for kind, before in zip(kinds_of_entries, added, strict=True)] == [2, 1]
+    assert [state_removed(kind, "age") - before for kind, before in zip(kinds_of_entries, removed, strict=True)] == [
+        2,
+        1,
+    ]
     [*_, after] = [e for e in feed(run, labelled("c")) if e["scope"] == "cohort"]
     assert after["trajectories"] == before["trajectories"] + 1

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
-from fold_harness import FoldRun, MemoryChanges, MemoryState
-from stream_records import as_governed, make_ending, make_steps
+from fold_harness import FoldRun, MemoryChanges, MemoryState, state_added, state_removed
+from stream_records import as_governed, make_ending, make_feedback, make_steps
 
-from stepstream.config import Settings
+from stepstream.config import LabelSettings, Settings
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.verifiers.base import Case, NoVerdict, Source, Unavailable, UnverifiableCase, Verdict
@@ -52,7 +52,7 @@ def verification(verifier: Any, expected: Any = None, **fields: Any) -> Verifica
     return Verification(VerificationConfig(**({"name": "answer", "verifier": "scripted"} | fields)), verifier, expected)
 
 
-def fold_run(*verifications: Verification, policies: Any = None, retry_s: float = 0.0) -> FoldRun:
+def fold_run(*verifications: Verification, policies: Any = None, retry_s: float = 0.0, **limits: int) -> FoldRun:
     run = FoldRun(JOB, None, MemoryState())  # type: ignore[arg-type]
     bench = VerifierPool(2, retry_s, lambda: False)
     run.fold = VerifyFold(
@@ -62,6 +62,7 @@ def fold_run(*verifications: Verification, policies: Any = None, retry_s: float 
         run.codec,
         policies or NoPolicies(),
         keep_days=2,
+        limits=LabelSettings(**limits),
     )
     return run
 
@@ -243,12 +244,25 @@ def test_an_unverifiable_case_is_a_dead_letter() -> None:
 
 
 def test_old_trajectories_are_deleted() -> None:
+    added, removed = state_added("trajectory"), state_removed("trajectory", "age")
     run = fold_run(verification(Scripted(Verdict(1.0))))
     fed(run, talk(), ending())
     run.tick(1_760_000_100_000 + 2 * DAY_MS)
     assert run.state.content != {}
     run.tick(1_760_000_100_000 + 4 * DAY_MS)
     assert run.state.content == {}
+    assert (state_added("trajectory") - added, state_removed("trajectory", "age") - removed) == (1, 1)
+
+
+def test_steps_and_ends_of_a_trajectory_have_the_caps_of_label() -> None:
+    run = fold_run(verification(Scripted(Verdict(1.0))), max_steps=3, max_feedback=2)
+    fed(run, talk(count=2))
+    ends = [as_governed(make_feedback("t", number=n, end="terminated", last_step_index=9)) for n in range(3)]
+    fed(run, [], *ends[:2])
+    before = dict(run.state.content)
+    assert before
+    fed(run, talk(count=6)[3:], ends[2])
+    assert run.state.content == before, "neither the steps from index 3 on nor the third end"
 
 
 def test_a_verification_file_is_loaded_and_works(tmp_path: Path) -> None:
