@@ -12,6 +12,9 @@ import torch
 from s3_server import BUCKET, SECRET, S3Server
 from version_lineage import Lineage, published_weights
 
+from stepstream.jobs.runtime.log_reader import Committed
+from stepstream.jobs.runtime.snapshot_manifest import SnapshotRefused
+from stepstream.jobs.runtime.snapshot_store import GRACE_MS, SnapshotStore
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import VersionRejected
@@ -200,6 +203,39 @@ def test_a_file_in_several_parts_is_uploaded_and_read_whole(server: S3Server, tm
     with open_file(uri, WEIGHTS) as stream:
         assert stream.read() == shard.read_bytes()
     remove(uri)
+
+
+def test_a_snapshot_of_state_is_stored_refused_if_damaged_and_removed(server: S3Server, tmp_path: Path) -> None:
+    now_ms = 1_760_000_000_000
+    address = f"s3://{BUCKET}/state-snapshots"
+    store = SnapshotStore(address, "label", "1", keep=1, cancelled=lambda: False, now_ms=lambda: now_ms)
+    contents = ({"000001.sst": b"table", "CURRENT": b"first"}, {"000001.sst": b"table", "CURRENT": b"second"})
+    for number, content in enumerate(contents, 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, data in content.items():
+            (folder / name).write_bytes(data)
+        now_ms += 1
+        store.write(folder, "log", 0, {"steps": 10 * number}, ticks=0, written_ms=now_ms)
+    assert len(server.client().find(f"{BUCKET}/state-snapshots/label/log/0/files")) == 3, "equal files are stored once"
+
+    other = SnapshotStore(address, "label", "1", keep=1, cancelled=lambda: False, now_ms=lambda: now_ms)
+    committed = {"steps": Committed(20, "0")}
+    (newest, before), refused = other.usable("log", 0, committed, 0)
+    assert (newest.position, before.position, refused) == ({"steps": 20}, {"steps": 10}, [])
+    restored = tmp_path / "restored"
+    restored.mkdir()
+    other.fetch(newest, restored)
+    assert {path.name: path.read_bytes() for path in restored.iterdir()} == contents[1]
+
+    now_ms += 2 * GRACE_MS
+    other.prune("log", 0)
+    assert other.usable("log", 0, committed, 0)[0] == [newest]
+    assert len(server.client().find(f"{BUCKET}/state-snapshots/label/log/0/files")) == 2
+    for path in server.client().find(f"{BUCKET}/state-snapshots/label/log/0/files"):
+        server.client().pipe_file(path, b"damaged")
+    with pytest.raises(SnapshotRefused, match="has 7 bytes"):
+        other.fetch(newest, restored)
 
 
 def test_retention_removes_the_objects(server: S3Server, tmp_path: Path) -> None:

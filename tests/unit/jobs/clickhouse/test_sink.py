@@ -1,0 +1,66 @@
+"""The `store` job sets aside the records whose rows ClickHouse refuses, and commits the offsets behind them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fold_harness import LocalCodec
+from sample_records import step
+
+from stepstream.config import Settings
+from stepstream.jobs import sink
+from stepstream.jobs.clickhouse.rows import TABLES, Row
+from stepstream.jobs.runtime.fetch import Fetch, GroupMember
+from stepstream.jobs.runtime.outputs import Output
+from stepstream.jobs.runtime.record import Record
+
+TOPIC = "governed-steps"
+REASON = "does not fit the table steps (DataError)"
+
+
+class RefusingInserter:
+    """Refuses the rows of the agent `bad` in one table."""
+
+    def __init__(self) -> None:
+        self.inserted: list[tuple[str, Row]] = []
+
+    def insert(self, table: str, batch: Sequence[Row]) -> dict[int, str]:
+        agent = TABLES["steps"].columns.index("agent")
+        refused = {at: REASON for at, row in enumerate(batch) if table == "steps" and row[agent] == "bad"}
+        self.inserted += [(table, row) for at, row in enumerate(batch) if at not in refused]
+        return refused
+
+
+class ListPublisher:
+    """Keeps what is committed."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[Sequence[Output], list[Any]]] = []
+
+    def settle(self, topic: str, member: GroupMember) -> None:
+        pass
+
+    def commit(self, outputs: Sequence[Output], offsets: list[Any], member: GroupMember) -> None:
+        self.commits.append((outputs, offsets))
+
+
+def test_a_refused_record_is_a_dead_letter_with_its_place_and_the_others_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codec, inserter, publisher = LocalCodec(), RefusingInserter(), ListPublisher()
+    monkeypatch.setattr(sink, "sealing_codec", lambda *_, **__: codec)
+    monkeypatch.setattr(sink, "Inserter", lambda *_: inserter)
+    monkeypatch.setattr(sink, "TransactionalPublisher", lambda *_: publisher)
+    processor = sink.SinkProcessor(Settings(), lambda: False)
+    member = GroupMember("group", 1, "member", None)
+    processor.open([0], member)
+    values = [codec.encode(TOPIC, step(f"t{n}", agent=agent)) for n, agent in enumerate(("good", "bad", "good"))]
+    records = [Record(TOPIC, 0, 7 + n, 1_760_000_000_000, b"t", value) for n, value in enumerate(values)]
+    processor.process(Fetch(member, records, {(TOPIC, 0): (7, 10)}))
+
+    [(outputs, [offset])] = publisher.commits
+    assert (offset.topic, offset.partition, offset.offset) == (TOPIC, 0, 10)
+    [letter] = [codec.decode(output.topic, output.value) for output in outputs]
+    assert (letter["topic"], letter["partition"], letter["offset"]) == (TOPIC, 0, 8)
+    assert (letter["error"], letter["reason"], letter["tenant"]) == ("invalid", REASON, "default")
+    assert [table for table, _ in inserter.inserted].count("steps") == 2
