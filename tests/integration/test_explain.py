@@ -10,10 +10,13 @@ from clickhouse_connect.driver.client import Client
 from sample_records import SAMPLES, T0_US, checkpoint, feedback, step, training_decision, trajectory
 
 from stepstream.cli.explain import explain
+from stepstream.cli.trajectory_queries import facts_of
 from stepstream.config import Settings, environment_of
 from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse.export import episodes, matching_pages
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rows import TABLES, rows
+from stepstream.topics.events import new_labeled_step
 
 Ask = Callable[..., Result]
 
@@ -136,6 +139,23 @@ def test_a_revision_after_training_names_both_revisions(client: Client, ask: Ask
     explanation = answer(ask)
     assert (explanation["state"], explanation["reason"]) == ("trained", "trained_on_older_revision")
     assert "at revision 1; the newest label is revision 2" in explanation["why"]
+
+
+def test_of_two_labels_with_one_revision_explain_and_exports_read_the_greater_event_id(client: Client) -> None:
+    """As every other reader: unit/topics/test_label_precedence.py."""
+    rewards = {f"{digit}0000000-0000-5000-8000-000000000000": float(place) for place, digit in enumerate("0f8")}
+    put(client, "governed-steps", step("t", 0, event_id="s"))
+    for order in (list(rewards), list(rewards)[::-1]):
+        for event_id in order:
+            paid = new_labeled_step(step_index=0, event_id="s", reward=rewards[event_id], return_to_go=0.0)
+            put(client, "labeled-trajectories", label(event_id=event_id, reward=rewards[event_id], steps=[paid]))
+        newest = facts_of(client, "default", "t").label
+        assert newest is not None
+        assert newest["reward"] == 1.0
+        [page] = matching_pages(client, "", "analyse")
+        assert [episode.rewards for episode in episodes(client, page, "analyse")] == [{0: 1.0}]
+        for table in ("trajectories", "trajectory_steps"):
+            client.command(f"TRUNCATE TABLE {table}")
 
 
 def test_a_dropped_trajectory_names_its_reason_and_remedy(client: Client, ask: Ask) -> None:

@@ -20,14 +20,12 @@ from sample_records import (
     worker_status,
 )
 
-from stepstream.cli.trajectory_queries import facts_of
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
-from stepstream.jobs.clickhouse.export import episodes, matching_pages
 from stepstream.jobs.clickhouse.migrate import MigrationError, migrate, migrations
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.services.console.queries import QUERIES
-from stepstream.topics.events import new_governance, new_labeled_step, new_reward_component
+from stepstream.topics.events import new_governance
 
 
 @pytest.fixture(scope="module")
@@ -356,26 +354,14 @@ def test_connect_returns_the_ordinary_client(client: Client) -> None:
 def test_of_two_labels_with_one_revision_the_greater_event_id_counts(tables: Client) -> None:
     """As for every other reader: unit/topics/test_label_precedence.py."""
     ids = [f"{digit}0000000-0000-5000-8000-00000000000{digit}" for digit in "0f8"]
-    write(tables, ("governed-steps", step("t", 0, event_id="s")))
     for order in (ids, ids[::-1], ids[1:] + ids[:1]):
         for event_id in order:
-            reward = float(ids.index(event_id))
-            paid = new_reward_component(name="outcome", value=reward, weight=1.0, source="environment")
-            labelled = new_labeled_step(
-                step_index=0, event_id="s", reward=reward, return_to_go=reward, components=[paid]
-            )
-            label = trajectory(event_id=event_id, reward=reward, steps=[labelled])
-            write(tables, ("labeled-trajectories", label))
+            write(tables, ("labeled-trajectories", trajectory(event_id=event_id, reward=ids.index(event_id))))
         assert tables.query("SELECT event_id FROM trajectories FINAL").result_rows == [(ids[1],)]
         assert {row for (row,) in tables.query("SELECT label_id FROM trajectory_steps FINAL").result_rows} == {ids[1]}
         assert {row for (row,) in tables.query("SELECT label_id FROM current_reward_components").result_rows} == {
             ids[1]
         }
-        [episode] = [one for page in matching_pages(tables, "", "analyse") for one in episodes(tables, page, "analyse")]
-        assert episode.rewards == {0: 1.0}, "`datasets export`"
-        label_row = facts_of(tables, "default", "t").label
-        assert label_row is not None
-        assert label_row["reward"] == 1.0, "`explain`"
         for table in ("trajectories", "trajectory_steps", "reward_components"):
             tables.command(f"TRUNCATE TABLE {table}")
 
