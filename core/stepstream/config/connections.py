@@ -69,7 +69,18 @@ class SchemaRegistrySettings(Section):
     """Connection to a Confluent-compatible schema registry."""
 
     url: HttpAddress = setting("http://127.0.0.1:8081", "Base address; commas separate several instances.")
-    user_info: SecretStr = setting(SecretStr(""), "`user:password` for basic authentication; never printed.")
+    user_info: SecretStr = setting(
+        SecretStr(""),
+        "`user:password` for basic authentication; never printed. The embedded registry requires it of its callers.",
+    )
+    bearer_token: SecretStr = setting(SecretStr(""), "Token for bearer authentication; never printed.")
+    logical_cluster: str = setting("", "Logical cluster of the token, which Confluent Cloud requires.")
+    ca_location: str = setting(
+        "", "File or folder of the certificate authority; empty: SSL_CERT_FILE, SSL_CERT_DIR or Mozilla's list."
+    )
+    certificate_location: str = setting("", "File of the client's certificate for mutual TLS.")
+    key_location: str = setting("", "File of its key; empty: the certificate's file has it.")
+    key_password: SecretStr = setting(SecretStr(""), "Password of the key; never printed.")
     timeout_s: float = setting(10.0, "Timeout of one call.", unit="s", gt=0)
     deadline_s: float = setting(60.0, "Time to retry an unreachable registry at start.", unit="s", gt=0)
 

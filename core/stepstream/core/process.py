@@ -76,6 +76,7 @@ def set_up_logging(name: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_MaskingFormatter(f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs a line for each call
 
 
 class _MaskingFormatter(logging.Formatter):

@@ -160,9 +160,10 @@ def shared_secrets(settings: Settings) -> Iterator[Finding]:
 
 def open_addresses(settings: Settings) -> Iterator[Finding]:
     """Report services without authentication that other machines reach."""
+    protected = {"registry"} if settings.schema_registry.user_info.get_secret_value() else set()
     for section, consequence in _OPEN_SERVICES.items():
         host = getattr(settings, section).host
-        if section not in settings.stack.external and not is_loopback(host):
+        if section not in protected.union(settings.stack.external) and not is_loopback(host):
             yield Finding(
                 section,
                 "warning",

@@ -82,7 +82,7 @@ def registry(settings: Settings) -> Finding:
         other = [t.subject for t in TOPICS.values() if not missing and not is_registered(client, t, prefix)]
     except SettingsError as error:
         return Finding("registry", "fault", str(error), "correct that setting")
-    except (OSError, HTTPException, ValueError, RegistryRefused) as error:
+    except (OSError, ValueError, RegistryRefused) as error:
         return _unreachable("registry", settings, url, _reason(error))
     if missing:
         return Finding("registry", "fault", f"{url} lacks {', '.join(missing)}", _APPLY)

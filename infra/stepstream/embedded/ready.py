@@ -5,7 +5,7 @@ import socket
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException
+from functools import cached_property
 from typing import Protocol
 
 from confluent_kafka import KafkaException
@@ -77,12 +77,15 @@ class RegistryReady:
 
     def __call__(self) -> bool:
         """List the subjects."""
-        registry = self.registry.model_copy(update={"timeout_s": _TIMEOUT_S})
         try:
-            RegistryClient(registry, attempts=1).subjects()
-        except (OSError, HTTPException, ValueError, RegistryRefused):
+            self._client.subjects()
+        except (OSError, ValueError, RegistryRefused):
             return False
         return True
+
+    @cached_property
+    def _client(self) -> RegistryClient:
+        return RegistryClient(self.registry.model_copy(update={"timeout_s": _TIMEOUT_S}), attempts=1)
 
 
 @dataclass(frozen=True)

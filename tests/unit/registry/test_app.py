@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from stepstream.services.basic_auth import BasicAuth
 from stepstream.services.registry import errors
 from stepstream.services.registry.app import CONTENT_TYPE, create_app
 from stepstream.services.registry.records import RegistryRecord
@@ -204,3 +205,19 @@ async def test_an_internal_error_is_answered_as_json(
 async def test_metrics(client: httpx.AsyncClient) -> None:
     await client.get("/subjects")
     assert 'stepstream_registry_answers_total{method="GET",status="200"}' in (await client.get("/metrics")).text
+
+
+async def test_callers_need_the_credentials_of_the_settings(log: MemoryLog) -> None:
+    app = BasicAuth(create_app(log), "me:sécret", b"{}", CONTENT_TYPE)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry") as client:
+        assert (await client.get("/subjects")).status_code == 401
+        assert (await client.get("/subjects", auth=("me", "wrong"))).status_code == 401
+        assert (await client.get("/subjects", headers=[(b"authorization", b"Basic \xff")])).status_code == 401
+        assert (await client.get("/subjects", auth=("me", "sécret"))).status_code == 200
+        assert (await client.get("/metrics")).status_code == 200
+
+
+async def test_without_credentials_in_the_settings_everybody_may_call(log: MemoryLog) -> None:
+    app = BasicAuth(create_app(log), "", b"{}", CONTENT_TYPE)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry") as client:
+        assert (await client.get("/subjects")).status_code == 200

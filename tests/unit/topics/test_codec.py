@@ -1,16 +1,18 @@
 """Errors about invalid records contain nothing of their content."""
 
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
 import orjson
 import pytest
+from confluent_kafka.schema_registry import Schema
 from sample_records import step
 
 from stepstream.config import Settings
 from stepstream.topics.codec import Codec, CodecError, Malformed, Unencodable, UnsupportedSchema
-from stepstream.topics.empty_items import has_empty_items
+from stepstream.topics.empty_items import has_empty_items, is_recursive
 from stepstream.topics.encoded_array import EncodedArray
 from stepstream.topics.events import new_message, new_sampling
 
@@ -76,25 +78,33 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "references": {"schema": '{"type": "record", "name": "Step", "fields": []}', "references": [{"name": "Other"}]},
     "unknown type": {"schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": "Other"}]}).decode()},
     "impossible decimal": {
-        "schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": {**DECIMAL, "precision": 2, "scale": 9}}]})
+        "schema": orjson.dumps(
+            {**RECORD, "fields": [{"name": "a", "type": {**DECIMAL, "precision": 2, "scale": 9}}]}
+        ).decode()
     },
     "negative decimal": {
-        "schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": {**DECIMAL, "precision": -1}}]})
+        "schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": {**DECIMAL, "precision": -1}}]}).decode()
     },
     "no JSON": {"schema": "string"},
     "no schema": {"schema": "[[[]]]"},
     "a number": {"schema": "5"},
     "deep": {"schema": '{"type": "array", "items": ' * 5_000 + '"int"' + "}" * 5_000},
     "primitive": {"schema": '"int"'},
-    "without fields": {"schema": orjson.dumps({**RECORD, "fields": []})},
-    "itself": {"schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": "Step"}]})},
+    "without fields": {"schema": orjson.dumps({**RECORD, "fields": []}).decode()},
+    "itself": {"schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": "Step"}]}).decode()},
 }
+
+
+def answer_with(codec: Codec, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the registry answer with one schema."""
+    stock = SimpleNamespace(get_schema=lambda _: Schema.from_dict(answer))
+    monkeypatch.setattr(codec._client, "_connect", lambda: stock)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_that_cannot_be_used_makes_an_invalid_record(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     codec = Codec(Settings())
-    monkeypatch.setattr(codec._client, "_call", lambda method, path: SCHEMAS[name])
+    answer_with(codec, SCHEMAS[name], monkeypatch)
     for _ in range(2):
         with pytest.raises(CodecError) as raised:
             codec.decode("steps", struct.pack(">bI", 0, 7) + bytes(40))
@@ -125,14 +135,25 @@ def test_an_array_of_items_without_bytes_is_refused(name: str, monkeypatch: pyte
     fields = [{"name": f"f{at}", "type": field} for at, field in enumerate(EMPTY_ITEMS[name])]
     answer = {"schema": orjson.dumps({**RECORD, "fields": fields}).decode()}
     codec = Codec(Settings())
-    monkeypatch.setattr(codec._client, "_call", lambda method, path: answer)
+    answer_with(codec, answer, monkeypatch)
     with pytest.raises(UnsupportedSchema, match="items have no bytes"):
         codec.decode("steps", struct.pack(">bI", 0, 7) + b"\xfe" * 8 + b"\x7f")
 
 
-def test_the_schemas_of_the_package_have_no_empty_items() -> None:
+@pytest.mark.parametrize("kind", ["Step", ["null", "Step"], {"type": "map", "values": "Step"}])
+def test_a_record_that_contains_itself_is_refused(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding one ended the process: the stack has less room than the bytes."""
+    codec = Codec(Settings())
+    answer = {"schema": orjson.dumps({**RECORD, "fields": [{"name": "a", "type": kind}]}).decode()}
+    answer_with(codec, answer, monkeypatch)
+    with pytest.raises(UnsupportedSchema, match="contains itself"):
+        codec.decode("steps", struct.pack(">bI", 0, 7) + b"\x02" * 1_000_000)
+
+
+def test_the_schemas_of_the_package_can_be_decoded() -> None:
     codec = Codec(Settings())
     assert not any(map(has_empty_items, codec._parsed.values()))
+    assert not any(map(is_recursive, codec._parsed.values()))
     assert has_empty_items(fastavro.parse_schema(ARRAY))
 
 

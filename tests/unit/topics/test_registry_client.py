@@ -2,7 +2,10 @@
 
 import base64
 import json
+import logging
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
 from stepstream.config import SchemaRegistrySettings, SettingsError
-from stepstream.topics.registry_client import ATTEMPTS, RegistryClient, RegistryRefused
+from stepstream.topics.registry_client import ATTEMPTS, RegistryClient, RegistryRefused, RegistryUnreachable
 
 FAULT = (503, b"{}")
 
@@ -34,6 +37,7 @@ class Registry:
         self.answers = answers
         self.requests: list[tuple[str, str, Any]] = []
         self.authorization: str | None = None
+        self.location = ""
 
 
 @contextmanager
@@ -47,6 +51,8 @@ def answering(*answers: tuple[int, bytes], tls: ssl.SSLContext | None = None) ->
             if not status:
                 return
             self.send_response(status)
+            if registry.location:
+                self.send_header("location", registry.location)
             self.end_headers()
             self.wfile.write(answer)
 
@@ -69,25 +75,30 @@ def answering(*answers: tuple[int, bytes], tls: ssl.SSLContext | None = None) ->
             thread.join()
 
 
-def client(*registries: Registry, waits: list[float] | None = None, **fields: Any) -> RegistryClient:
+def client(*registries: Registry, **fields: Any) -> RegistryClient:
     fields = {"url": ",".join(registry.address for registry in registries), "timeout_s": 5.0, **fields}
-    return RegistryClient(SchemaRegistrySettings(**fields), list[float]().append if waits is None else waits.append)
+    return RegistryClient(SchemaRegistrySettings(**fields), first_wait_s=0)
 
 
 def test_each_call_sends_its_request() -> None:
-    found = json.dumps({"id": 7, "schema": '"int"'}).encode()
-    with answering((200, found), (200, found), (200, found), (200, b"{}"), (200, b'["a", "b"]')) as registry:
+    found = json.dumps({"subject": "a/b c", "version": 1, "id": 7, "schema": '"int"'}).encode()
+    with answering(
+        (200, found), (200, found), (200, found), (200, b'{"compatibility": "FULL"}'), (200, b'["a"]')
+    ) as registry:
         asking = client(registry)
         assert asking.look_up("a/b c", '"int"') == 7
-        assert asking.register("a/b c", '"int"') == 7
+        assert asking.register("d/e f", '"int"') == 7
         assert asking.schema(7) == '"int"'
         asking.set_compatibility("a/b c", "FULL")
-        assert asking.subjects() == ["a", "b"]
-    assert registry.requests == [
-        ("POST", "/subjects/a%2Fb%20c", {"schema": '"int"'}),
-        ("POST", "/subjects/a%2Fb%20c/versions", {"schema": '"int"'}),
+        assert asking.subjects() == ["a"]
+    sent = [
+        (method, path.partition("?")[0], body and next(iter(body.values()))) for method, path, body in registry.requests
+    ]
+    assert sent == [
+        ("POST", "/subjects/a%2Fb%20c", '"int"'),
+        ("POST", "/subjects/d%2Fe%20f/versions", '"int"'),
         ("GET", "/schemas/ids/7", None),
-        ("PUT", "/config/a%2Fb%20c", {"compatibility": "FULL"}),
+        ("PUT", "/config/a%2Fb%20c", "FULL"),
         ("GET", "/subjects", None),
     ]
 
@@ -109,11 +120,9 @@ def test_permanent_errors_raise_at_once(status: int, body: bytes, code: int, say
 
 @pytest.mark.parametrize("fault", [FAULT, (429, b""), (0, b"")])
 def test_transient_errors_are_retried(fault: tuple[int, bytes]) -> None:
-    waits: list[float] = []
     with answering(fault, fault, (200, b"[]")) as registry:
-        assert client(registry, waits=waits).subjects() == []
+        assert client(registry).subjects() == []
     assert len(registry.requests) == 3
-    assert [0 <= wait <= longest for wait, longest in zip(waits, (1.0, 2.0), strict=True)] == [True, True]
 
 
 def test_a_lasting_error_raises_after_all_attempts() -> None:
@@ -121,7 +130,7 @@ def test_a_lasting_error_raises_after_all_attempts() -> None:
         with pytest.raises(RegistryRefused, match="resting"):
             client(registry).subjects()
         assert len(registry.requests) == ATTEMPTS
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(RegistryUnreachable, match="refused"):
         client(registry).subjects()
 
 
@@ -132,21 +141,80 @@ def test_the_next_instance_answers_for_a_failing_one() -> None:
 
 
 @pytest.mark.parametrize("place", ["setting", "address"])
-def test_credentials_come_from_the_setting_or_the_address(place: str) -> None:
+def test_credentials_come_from_the_setting_or_the_address(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     with answering((200, b"[]")) as registry:
         if place == "setting":
             client(registry, user_info=SecretStr("me:a:b@c")).subjects()
         else:
             client(registry, url=registry.address.replace("//", "//me:a%3Ab%40c@")).subjects()
     assert registry.authorization == "Basic " + base64.b64encode(b"me:a:b@c").decode()
+    assert "me:" not in caplog.text
 
 
-def test_malformed_credentials_raise() -> None:
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize(
+    "credentials",
+    [{"user_info": SecretStr("me:secret")}, {"bearer_token": SecretStr("secret")}],
+    ids=["basic", "bearer"],
+)
+def test_a_redirect_carries_no_credentials_to_another_host(status: int, credentials: dict[str, SecretStr]) -> None:
+    with answering((200, b"[]")) as other, answering((status, b"")) as registry:
+        registry.location = f"{other.address}/subjects"
+        with pytest.raises(RegistryRefused) as refusal:
+            client(registry, **credentials).subjects()
+    assert refusal.value.status == status
+    assert registry.authorization
+    assert other.requests == []
+
+
+def test_a_bearer_token_comes_from_the_setting() -> None:
+    with answering((200, b"[]")) as registry:
+        client(registry, bearer_token=SecretStr("t0ken")).subjects()
+    assert registry.authorization == "Bearer t0ken"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user_info": SecretStr("nobody")},
+        {"user_info": SecretStr("me:secret"), "bearer_token": SecretStr("t0ken")},
+        {"url": "http://me:secret@127.0.0.1:1", "bearer_token": SecretStr("t0ken")},
+        {"key_location": "key.pem"},
+    ],
+)
+def test_contradicting_settings_raise(fields: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=r"schema.registry"):
-        RegistryClient(SchemaRegistrySettings(user_info=SecretStr("nobody")))
+        RegistryClient(SchemaRegistrySettings(**fields))
 
 
-def test_tls_with_the_environments_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["ca_location", "certificate_location"])
+def test_a_missing_certificate_is_an_error_of_the_settings(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"schema_registry\.{name}"):
+        RegistryClient(SchemaRegistrySettings(**{name: str(tmp_path / "none.pem")}))
+
+
+@pytest.mark.parametrize("answer", [b"", b"{}", b"<html>"])
+def test_an_unreadable_answer_raises(answer: bytes) -> None:
+    with answering((200, answer)) as registry:
+        with pytest.raises(ValueError, match=r"registry's answer|Expecting value"):
+            client(registry).look_up("a", '"int"')
+        with pytest.raises(ValueError, match=r"registry's answer|Expecting value"):
+            client(registry).schema(7)
+
+
+def test_the_stock_client_is_imported_at_the_first_call() -> None:
+    code = (
+        "import sys; from stepstream.config import Settings\n"
+        "from stepstream.topics.codec import Codec; Codec(Settings())\n"
+        "print([name for name in ('authlib', 'httpx2', 'confluent_kafka.schema_registry') if name in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A self-signed certificate of 127.0.0.1 with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "registry")])
     now = datetime.now(UTC)
@@ -159,10 +227,34 @@ def test_tls_with_the_environments_certificates(tmp_path: Path, monkeypatch: pyt
     pem = tmp_path / "registry.pem"
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     pem.write_bytes(private + certificate.public_bytes(Encoding.PEM))
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(pem)
-    with answering((200, b"[]"), tls=tls) as registry:
-        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+    return pem
+
+
+def tls_context(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_tls_with_the_environments_certificates(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering((200, b"[]"), tls=tls_context(certificate)) as registry:
+        with pytest.raises(RegistryUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
             client(registry).subjects()
-        monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert client(registry).subjects() == []
+
+
+def test_tls_with_the_certificates_of_the_settings(certificate: Path) -> None:
+    with answering((200, b"[]"), tls=tls_context(certificate)) as registry:
+        assert client(registry, ca_location=str(certificate)).subjects() == []
+
+
+def test_mutual_tls_with_the_certificate_of_the_settings(certificate: Path) -> None:
+    context = tls_context(certificate)
+    context.load_verify_locations(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with answering((200, b"[]"), tls=context) as registry:
+        with pytest.raises(RegistryUnreachable):
+            client(registry, ca_location=str(certificate)).subjects()
+        both = {"ca_location": str(certificate), "certificate_location": str(certificate)}
+        assert client(registry, **both).subjects() == []

@@ -30,7 +30,7 @@ from stepstream.schemas import schema, schema_text
 from stepstream.topics.avro_reader import Reader, compile_reader
 from stepstream.topics.avro_writer import Writer, compile_writer
 from stepstream.topics.catalogue import SEALED_TOPICS, TOPICS
-from stepstream.topics.empty_items import has_empty_items
+from stepstream.topics.empty_items import has_empty_items, is_recursive
 from stepstream.topics.registry_client import NotAvro, RegistryClient, RegistryRefused
 
 MAGIC = 0
@@ -278,6 +278,8 @@ class Codec:
             parsed = fastavro.parse_schema(json.loads(text))
             if has_empty_items(parsed):
                 raise ValueError("it has an array whose items have no bytes, of which a few bytes may claim any number")
+            if is_recursive(parsed):
+                raise ValueError("it has a record that contains itself, which a few bytes may nest without end")
         except (RegistryUnavailable, UnknownSchema):
             raise
         except Exception as error:  # fastavro passes on any exception of a wrong schema

@@ -1,4 +1,8 @@
-"""Find arrays of items without bytes in an Avro schema: a few bytes may claim 2^62 items, and decoding never ends."""
+"""Find Avro schemas whose records cannot be decoded safely.
+
+Arrays of items without bytes: a few bytes may claim 2^62 items, and decoding never ends. Records that contain
+themselves: a record nests them deeper than the decoder's stack, and the process dies.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +14,18 @@ def has_empty_items(parsed: Any) -> bool:
     arrays: list[Any] = []
     _collect(parsed, named, arrays)
     return any(_is_empty(array["items"], named, ()) for array in arrays)
+
+
+def is_recursive(parsed: Any, within: tuple[str, ...] = ()) -> bool:
+    """Return True if a record of a schema parsed by fastavro contains its own type; `within` names those around it."""
+    if isinstance(parsed, str):
+        return parsed in within
+    if isinstance(parsed, list):
+        return any(is_recursive(branch, within) for branch in parsed)
+    within = (*within, parsed["name"]) if "name" in parsed else within
+    fields = [field["type"] for field in parsed.get("fields", ())]
+    children = [parsed["type"], parsed.get("items", "null"), parsed.get("values", "null"), *fields]
+    return any(is_recursive(child, within) for child in children)
 
 
 def _collect(schema: Any, named: dict[str, Any], arrays: list[Any]) -> None:

@@ -1,31 +1,30 @@
-"""Call a Confluent-compatible schema registry over HTTP.
+"""Call a Confluent-compatible schema registry through confluent-kafka's client.
 
-It replaces the client of confluent-kafka, which loads an OAuth library, two HTTP clients and a certificate bundle at
-the start of every process that reads or writes records. See docs/decisions/registry-client.md.
+It is imported at the first call: it loads an OAuth library and two HTTP clients, and many programs that import this
+module never call a registry. See docs/decisions/registry-client.md.
 """
 
-import base64
-import contextlib
-import json
-import random
+from __future__ import annotations
+
 import ssl
-import time
-import urllib.request
+import threading
+import weakref
 from collections.abc import Callable
-from http.client import HTTPException
-from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import quote, unquote, urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from stepstream.config import SchemaRegistrySettings, SettingsError
 
-MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
-TRANSIENT = {408, 429, 500, 502, 503, 504}
-"""HTTP statuses for which a retry may succeed."""
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
 ATTEMPTS = 4
 """Attempts at one address before the client tries the next one."""
 FIRST_WAIT_S = 1.0
 """Bound of the first pause, which doubles with each failure. A pause lasts a random part of the bound."""
+
+T = TypeVar("T")
 
 
 class RegistryRefused(Exception):
@@ -37,6 +36,10 @@ class RegistryRefused(Exception):
         self.code = code
 
 
+class RegistryUnreachable(OSError):
+    """No instance of the registry gave an answer."""
+
+
 class NotAvro(Exception):
     """The registry has the schema, but it is not self-contained Avro."""
 
@@ -44,49 +47,43 @@ class NotAvro(Exception):
 class RegistryClient:
     """Client of a registry. Commas in `url` separate its instances, which are called in turn. Thread-safe.
 
-    It caches nothing and keeps no connection: callers ask once for each schema. Proxies, and certificates other than
-    the system's (SSL_CERT_FILE, SSL_CERT_DIR), come from the environment.
+    Proxies come from the environment. A redirect is an error: it is never followed, so that no other host gets the
+    credentials.
 
-    Every call blocks, and retries each address `attempts` times. Then it raises `RegistryRefused` or the connection's
-    error (`OSError`, `HTTPException`). A status outside `TRANSIENT` raises at once.
+    Every call blocks. After a lost connection or status 408, 429, 500, 502, 503 or 504 it tries again, each address
+    `attempts` times. Then it raises `RegistryRefused` or `RegistryUnreachable`, or `ValueError` for an unreadable
+    answer. Any other status raises at once.
     """
 
     def __init__(
-        self, registry: SchemaRegistrySettings, wait: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+        self, registry: SchemaRegistrySettings, attempts: int = ATTEMPTS, first_wait_s: float = FIRST_WAIT_S
     ) -> None:
         """Create a client; nothing is sent yet.
 
         Args:
-            registry: address, credentials (also as `https://user:password@host`) and timeout of a call.
-            wait: sleeps that many seconds.
+            registry: addresses, credentials (also as `https://user:password@host`) and timeout of a call.
             attempts: attempts at each address.
+            first_wait_s: bound of the first pause.
 
         Raises:
-            SettingsError: the credentials are not `user:password`.
+            SettingsError: the credentials contradict each other or are not `user:password`, or a certificate or key
+                cannot be read.
         """
-        self._timeout_s = registry.timeout_s
-        self._wait = wait
-        self._attempts = attempts
-        addresses = [address.strip().rstrip("/") for address in registry.url.split(",")]
-        credentials = registry.user_info.get_secret_value() or _user_info(addresses[0])
-        if credentials and ":" not in credentials:
-            raise SettingsError("schema_registry.user_info is not of the form user:password")
-        self._addresses = [_without_user_info(address) for address in addresses]
-        self._headers = {"accept": f"{MEDIA_TYPE}, application/json", "content-type": MEDIA_TYPE}
-        if credentials:
-            self._headers["authorization"] = "Basic " + base64.b64encode(credentials.encode()).decode()
-        # Reading the certificates is slow, and most registries are near, without TLS.
-        has_tls = any(address.startswith("https") for address in addresses)
-        context = ssl.create_default_context() if has_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        _check_certificates(registry)
+        self._configuration = _configuration(registry) | {
+            "max.retries": attempts - 1,
+            "retries.wait.ms": round(1000 * first_wait_s),
+        }
+        self._client: SchemaRegistryClient | None = None
+        self._lock = threading.Lock()
 
     def subjects(self) -> list[str]:
         """Return all subjects."""
-        return list(self._call("GET", "/subjects"))
+        return _present(self._call(lambda client: client.get_subjects()))
 
     def look_up(self, subject: str, schema: str) -> int:
         """Return the id of a schema of a subject; status 404: the subject does not have it."""
-        return int(self._call("POST", f"/subjects/{quote(subject, safe='')}", {"schema": schema})["id"])
+        return _present(self._call(lambda client: client.lookup_schema(subject, _avro(schema)).schema_id))
 
     def schema(self, schema_id: int) -> str:
         """Return the Avro schema of an id; status 404: unknown.
@@ -94,53 +91,81 @@ class RegistryClient:
         Raises:
             NotAvro: the id belongs to a schema of another kind, or to one that refers to other schemas.
         """
-        answer = self._call("GET", f"/schemas/ids/{schema_id}")
-        kind = answer.get("schemaType") or "AVRO"
-        if kind != "AVRO" or answer.get("references"):
-            raise NotAvro(f"it is {kind}{' with references' if answer.get('references') else ''}, and not Avro alone")
-        return str(answer["schema"])
+        schema = self._call(lambda client: client.get_schema(schema_id))
+        kind = schema.schema_type or "AVRO"
+        if kind != "AVRO" or schema.references:
+            raise NotAvro(f"it is {kind}{' with references' if schema.references else ''}, and not Avro alone")
+        return _present(schema.schema_str)
 
     def register(self, subject: str, schema: str) -> int:
         """Register a schema as a subject's newest version; return its id. Status 409: incompatible."""
-        return int(self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})["id"])
+        return _present(self._call(lambda client: client.register_schema(subject, _avro(schema))))
 
     def set_compatibility(self, subject: str, level: str) -> None:
         """Set the compatibility level of a subject's next schemas, as `FULL_TRANSITIVE`."""
-        self._call("PUT", f"/config/{quote(subject, safe='')}", {"compatibility": level})
+        self._call(lambda client: client.set_compatibility(subject, level))
 
-    def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
-        """Return the answer of the first address that gives one."""
-        fault: Exception
-        for address in self._addresses:
-            for attempt in range(self._attempts):
-                if attempt:
-                    self._wait(random.random() * FIRST_WAIT_S * 2 ** (attempt - 1))
-                try:
-                    return self._once(method, address + path, body)
-                except RegistryRefused as error:
-                    if error.status not in TRANSIENT:
-                        raise
-                    fault = error
-                except (OSError, HTTPException) as error:
-                    fault = error
-        raise fault
+    def _call(self, call: Callable[[SchemaRegistryClient], T]) -> T:
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+        from httpx2 import RequestError
 
-    def _once(self, method: str, url: str, body: dict[str, str] | None) -> Any:
-        content = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, content, self._headers, method=method)
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as reply:
-                return json.load(reply)
-        except HTTPError as error:
-            with error:
-                raise _refused(error.code, error.read()) from None
+            return call(self._connect())
+        except SchemaRegistryError as error:
+            message = str(error.error_message or "no message")[:300]
+            raise RegistryRefused(error.http_status_code, error.error_code or -1, message) from None
+        except RequestError as error:
+            raise RegistryUnreachable(str(error) or type(error).__name__) from None
+        except (AttributeError, KeyError, TypeError) as error:  # confluent-kafka expects fields that are not there
+            raise ValueError(f"the registry's answer is unreadable: {error!r}") from error
+
+    def _connect(self) -> SchemaRegistryClient:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        with self._lock:
+            if self._client is None:
+                self._client = SchemaRegistryClient(self._configuration)
+                weakref.finalize(self, self._client.close)
+            return self._client
 
 
-def _refused(status: int, body: bytes) -> RegistryRefused:
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        fault = json.loads(body)
-        return RegistryRefused(status, int(fault["error_code"]), str(fault["message"]))
-    return RegistryRefused(status, -1, body[:200].decode(errors="replace"))
+def _avro(schema: str) -> Schema:
+    from confluent_kafka.schema_registry import Schema
+
+    return Schema(schema, "AVRO")
+
+
+def _present(value: T | None) -> T:
+    if value is None:
+        raise ValueError("the registry's answer is incomplete")
+    return value
+
+
+def _check_certificates(registry: SchemaRegistrySettings) -> None:
+    """Load the configured files: a wrong one stops the process at its start, not at its first call.
+
+    Raises:
+        SettingsError: a file cannot be read, or there is a key without a certificate.
+    """
+    authority, certificate, key = registry.ca_location, registry.certificate_location, registry.key_location
+    password = registry.key_password.get_secret_value()
+    if (key or password) and not certificate:
+        raise SettingsError("schema_registry.key_location needs schema_registry.certificate_location: set both")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if authority and Path(authority).is_dir():
+            context.load_verify_locations(capath=authority)
+        elif authority:
+            context.load_verify_locations(cafile=authority)
+    except OSError as error:
+        raise SettingsError(f"schema_registry.ca_location {authority} cannot be read: {error}") from None
+    try:
+        if certificate:
+            context.load_cert_chain(certificate, key or None, password)
+    except OSError as error:
+        raise SettingsError(
+            f"schema_registry.certificate_location {certificate}, key {key or 'in it'}: cannot be read: {error}"
+        ) from None
 
 
 def _user_info(address: str) -> str:
@@ -151,3 +176,36 @@ def _user_info(address: str) -> str:
 def _without_user_info(address: str) -> str:
     parts = urlsplit(address)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _configuration(registry: SchemaRegistrySettings) -> dict[str, object]:
+    """Return the configuration of confluent-kafka's client.
+
+    Raises:
+        SettingsError: as of `RegistryClient`.
+    """
+    addresses = [address.strip() for address in registry.url.split(",")]
+    user_info = registry.user_info.get_secret_value() or _user_info(addresses[0])
+    token = registry.bearer_token.get_secret_value()
+    if user_info and token:
+        raise SettingsError("schema_registry.bearer_token and a user and password exclude each other: unset one")
+    if user_info and ":" not in user_info:
+        raise SettingsError("schema_registry.user_info is not of the form user:password")
+    # httpx logs the addresses that it calls.
+    bare = ",".join(_without_user_info(address) for address in addresses)
+    values: dict[str, object] = {"url": bare, "timeout": registry.timeout_s}
+    texts = {
+        "basic.auth.user.info": user_info,
+        "ssl.ca.location": registry.ca_location,
+        "ssl.certificate.location": registry.certificate_location,
+        "ssl.key.location": registry.key_location,
+        "ssl.key.password": registry.key_password.get_secret_value(),
+    }
+    values |= {name: text for name, text in texts.items() if text}
+    if token:
+        values |= {
+            "bearer.auth.credentials.source": "STATIC_TOKEN",
+            "bearer.auth.token": token,
+            "bearer.auth.logical.cluster": registry.logical_cluster,
+        }
+    return values

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 def main(settings: Settings, stop: Stop) -> None:
     """Run the fleet; waits for Kafka first if the fleet follows the learner."""
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # the OpenAI client logs a line for each call
     serve_metrics(settings.metrics)
     if follows_learner(settings):
         wait_for_kafka(settings.kafka, lambda: bool(stop))
