@@ -150,7 +150,7 @@ def test_an_attempt_lost_to_a_worker_fault_is_repeated(start_fleet: StartFleet, 
 
 
 def test_a_stopped_fleet_records_its_unfinished_attempts(start_fleet: StartFleet, upstream: ScriptedUpstream) -> None:
-    upstream.reply = lambda request: "get(a)" if len(request["messages"]) < 5 else _hold_and_reply(upstream)
+    upstream.reply = lambda request: "get(a)" if len(request["messages"]) < 5 else "get(b)"
     fleet = start_fleet(shutdown_s=0.2)
     wait_until(lambda: len([r for r in upstream.requests if len(r["messages"]) >= 5]) >= 8)
     upstream.hold()
@@ -163,11 +163,6 @@ def test_a_stopped_fleet_records_its_unfinished_attempts(start_fleet: StartFleet
     counted = Counter(s["trajectory_id"] for s in steps)
     for attempt in attempts:
         assert attempt.steps <= counted[attempt.trajectory_id] <= attempt.steps + attempt.unsure
-
-
-def _hold_and_reply(upstream: ScriptedUpstream) -> str:
-    upstream.hold()
-    return "get(b)"
 
 
 async def test_held_out_tasks_are_attempted_once_each(
