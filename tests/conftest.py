@@ -27,14 +27,16 @@ settings.load_profile("stepstream")
 
 # Tests that start processes run first, those of whole stacks before all, so that short tests end the run.
 FOLDERS = ("faults", "end_to_end", "integration", "contract", "unit")
+# They take minutes: one builds examples from source, one runs thousands of schedules.
+LONGEST = ("test_examples.py", "test_owners.py")
 TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order tests by `FOLDERS`, after the longest file, which builds examples from source."""
+    """Order tests by `FOLDERS`, after the longest files."""
 
     def order(item: pytest.Item) -> tuple[bool, int]:
-        return item.path.name != "test_examples.py", FOLDERS.index(item.path.relative_to(TESTS).parts[0])
+        return item.path.name not in LONGEST, FOLDERS.index(item.path.relative_to(TESTS).parts[0])
 
     items.sort(key=order)
 
