@@ -240,8 +240,10 @@ async def provider(port: int, *answers: bytes, then: bytes = b"", more: bytes = 
     """Run a provider: the n-th request gets the n-th answer, followed by `then` without end; `more` comes later."""
     remaining = list(answers)
     requests: list[bytes] = []
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -263,6 +265,9 @@ async def provider(port: int, *answers: bytes, then: bytes = b"", more: bytes = 
     server = await asyncio.start_server(serve, "127.0.0.1", port)
     async with server:
         yield requests
+    for writer in writers:
+        writer.transport.abort()
+    await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 def completion(text: str) -> bytes:

@@ -123,7 +123,7 @@ class JobWorker:
             topics: input topics; those with the same number of partitions are balanced together.
             make: builds the processor from the settings and a function that is true once the work is cancelled.
             batch: largest number of records in a fetch.
-            within_s: longest time for which records wait to fill a fetch, in seconds.
+            within_s: longest time to fill a fetch after its first record, in seconds.
         """
         self._settings, self._stop, self._name = settings, stop, name
         self._revoking = False

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any, ClassVar, cast
 
 import faust
-import uvloop
 from aiokafka.errors import ConsumerStoppedError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -20,12 +19,8 @@ from yarl import URL
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.record import Record, TopicPartition
 
-_WAIT_S = 1.0
+_WAIT_S = 0.25
 """Longest wait for records; a position that moves without records is reported this late."""
-_FULL_FETCH_BYTES = 1 << 20
-"""Size at which the broker answers at once a worker that fills its fetches."""
-_REFETCH_S = 0.01
-"""Longest wait for the records that came to the broker during the last batch."""
 
 Deliver = Callable[[Any], Awaitable[None]]
 StartPositions = Callable[[Set[TopicPartition]], Mapping[TopicPartition, int]]
@@ -56,7 +51,7 @@ class Transport(driver.Transport):
             start_positions: returns the offsets at which to read newly assigned partitions. It may block: it is called
                 in a thread of its own.
             max_records: largest number of records in a fetch.
-            within_s: longest time for which records wait to fill a fetch, in seconds.
+            within_s: longest time to fill a fetch after its first record, in seconds.
             prefix: of the names of topics and of the group in the cluster; fetches and positions are without it.
         """
         super().__init__(url, app)
@@ -74,30 +69,19 @@ class _Consumer(driver.Consumer):
     logger = driver.logger
 
     def _new_consumer_thread(self) -> "_ConsumerThread":
-        # Faust would create a loop of asyncio, which takes more CPU time for each wake-up.
-        loop = uvloop.new_event_loop()
-        return _ConsumerThread(self, loop=self.loop, thread_loop=loop, beacon=self.beacon)
+        return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def _drain_messages(self, fetcher: Any) -> None:
         transport = cast(Transport, self.transport)
-        while not (self._stopped.is_set() or fetcher._stopped.is_set()):
-            try:
+        try:
+            while not (self._stopped.is_set() or fetcher._stopped.is_set()):
                 fetch, _ = await self._wait_next_records(_WAIT_S)
                 if fetch and self.flow_active:
                     # A rebalance waits for this: it ends the wait and drops the fetch.
                     await self.wait_first(transport.deliver(cast(Fetch, fetch)), self.suspend_flow.wait())
-            except ConsumerStoppedError:
-                if not self.app.should_stop:
-                    raise
-                return
-            except asyncio.CancelledError:
-                # In a rebalance, to raise ends the worker: Faust's fetcher expects a supervisor, which it has not.
-                if self.app.should_stop or fetcher._stopped.is_set():
-                    return
-                if _is_cancelled():
-                    raise
-                # Only the call in the consumer's thread was cancelled: the next one goes on.
-                await asyncio.sleep(_WAIT_S)
+        except (ConsumerStoppedError, asyncio.CancelledError):
+            if not self.app.should_stop:
+                raise
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
         return await cast(_ConsumerThread, self._thread).fetch(active_partitions, timeout)
@@ -114,7 +98,6 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._reported: dict[Any, int] = {}
-        self._fetched_s = 0.0
 
     def _short(self, name: str) -> str:
         return name.removeprefix(cast(Transport, self.transport).prefix)
@@ -123,10 +106,6 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         # Faust sets it only with its own transactions. The fetcher reads it when the consumer starts.
         consumer._isolation_level = "read_committed"
-        if transport.within_s:
-            # Records wait at the broker. Otherwise each would be fetched alone, and every request lists all partitions.
-            consumer._fetch_min_bytes = _FULL_FETCH_BYTES
-            consumer._fetch_max_wait_ms = int(transport.within_s * 1000)
         return consumer
 
     def member(self) -> GroupMember:
@@ -162,35 +141,22 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = self._ensure_consumer()
         transport = cast(Transport, self.transport)
         member = self.member()
-        records = await self._take(consumer, active, 0.0)
-        if records:
-            # aiokafka fetched them while the last batch was processed, and then paused until they were taken: most
-            # records that have come since are still on the broker. Without them, each would wait for a whole batch.
-            records += await self._take(consumer, active, _REFETCH_S, taken=len(records))
-        else:
-            records = await self._take(consumer, active, wait_s)
-        until = self._fetched_s + transport.within_s
-        while 0 < len(records) < transport.max_records and self.consumer.flow_active:
-            if (left_s := until - time.monotonic()) <= 0:
+        records: list[Record] = []
+        until = time.monotonic() + wait_s
+        while (left := transport.max_records - len(records)) > 0:
+            remaining_s = max(0.0, until - time.monotonic())
+            fetched = await self._fetch_records(consumer, active, timeout=remaining_s, max_records=left)
+            if fetched and not records:
+                until = time.monotonic() + transport.within_s
+            for tp, batch in fetched.items():
+                topic = self._short(tp.topic)
+                records += [Record(topic, m.partition, m.offset, m.timestamp, m.key, m.value) for m in batch]
+            if time.monotonic() >= until:
                 break
-            records += await self._take(consumer, active, left_s, taken=len(records))
-        self._fetched_s = time.monotonic()
         positions = self._moved_positions(consumer, active)
         if not positions or self.member() != member or not self.consumer.flow_active:
             return None
         return Fetch(member, records, positions)
-
-    async def _take(self, consumer: Any, active: Any, timeout_s: float, *, taken: int = 0) -> list[Record]:
-        """Return the fetched records of all partitions, waiting for the first; at most as many as a fetch may hold."""
-        limit = cast(Transport, self.transport).max_records - taken
-        if limit <= 0:
-            return []
-        fetched = await self._fetch_records(consumer, active, timeout=timeout_s, max_records=limit)
-        records: list[Record] = []
-        for tp, batch in fetched.items():
-            topic = self._short(tp.topic)
-            records += [Record(topic, m.partition, m.offset, m.timestamp, m.key, m.value) for m in batch]
-        return records
 
     def _moved_positions(self, consumer: Any, active: Any) -> dict[TopicPartition, tuple[int, int]]:
         subscription = consumer._subscription.subscription
@@ -204,12 +170,6 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
                 moved[self._short(tp.topic), tp.partition] = before, state.position
                 self._reported[tp] = state.position
         return moved
-
-
-def _is_cancelled() -> bool:
-    """Return True if the current task itself is cancelled, not only what it awaited."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 Transport.Consumer = _Consumer
