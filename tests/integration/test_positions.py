@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from waiting import wait_until
 
@@ -46,7 +46,11 @@ def topic(request: pytest.FixtureRequest, broker_settings: Settings) -> tuple[st
     producer.init_transactions(30)
     for transaction in request.param:
         transaction(producer, name)
-    return name, [b"committed"] * request.param.count(committed), 2 * len(request.param)
+    end = 2 * len(request.param)
+    # The marker of a transaction may be written after its commit returns.
+    with closing(Consumer(client_config(broker_settings.kafka) | {"group.id": "unused"})) as consumer:
+        wait_until(lambda: consumer.get_watermark_offsets(TopicPartition(name, 0), 10.0)[1] == end)
+    return name, [b"committed"] * request.param.count(committed), end
 
 
 def test_the_consumer_has_no_records_beyond_its_position(
