@@ -1,5 +1,6 @@
 """Send events to a running stack, and read its log, tables and commands."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Self
 
@@ -60,18 +61,18 @@ class World:
             self.send("feedback", make_ending(name, steps, **tenant))
         self.producer.flush()
 
-    def read(self, topic: str) -> list[Event]:
-        """Return all events of a topic."""
+    def read(self, topic: str, start: Mapping[tuple[str, int], int] | None = None) -> list[Event]:
+        """Return the events of a topic, all or those from the offsets `start` by (topic, partition)."""
         events: list[Event] = []
         with EventConsumer(self.settings.kafka, self.codec) as consumer:
-            consumer.follow([topic])
+            consumer.follow([topic], start)
             while not consumer.is_caught_up():
                 events += consumer.poll(1000, 0.1)
         return events
 
-    def records(self, topic: str) -> list[Any]:
-        """Return the records of all events of a topic."""
-        return [event.record for event in self.read(topic)]
+    def records(self, topic: str, start: Mapping[tuple[str, int], int] | None = None) -> list[Any]:
+        """Return the records of the events of a topic, all or those from the offsets `start`."""
+        return [event.record for event in self.read(topic, start)]
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
