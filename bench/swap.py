@@ -26,7 +26,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,7 +148,11 @@ def make_adapters(base: Path, folder: Path) -> None:
 
 @asynccontextmanager
 async def streams(engine: VllmEngine) -> AsyncIterator[Gaps]:
-    """Keep streams running; their tokens' times are collected."""
+    """Keep new streams running; their tokens' times are collected.
+
+    Each swap gets new ones: a swap computes the contexts of running requests anew, so that it takes the longer the more
+    tokens they have.
+    """
     gaps, stop = Gaps(), asyncio.Event()
 
     async def run(seed: int) -> None:
@@ -156,10 +160,11 @@ async def streams(engine: VllmEngine) -> AsyncIterator[Gaps]:
             times: list[float] = []
             gaps.tokens.append(times)
             params = SamplingParams(max_tokens=LENGTH - 100, temperature=1.0, seed=seed, stream=True)
-            async for _ in engine.generate(PROMPT, params):
-                times.append(time.perf_counter())
-                if stop.is_set():
-                    break
+            async with aclosing(engine.generate(PROMPT, params)) as tokens:
+                async for _ in tokens:
+                    times.append(time.perf_counter())
+                    if stop.is_set():
+                        break
 
     tasks = [asyncio.create_task(run(seed)) for seed in range(STREAMS)]
     while sum(map(len, gaps.tokens)) < 20 * STREAMS:  # noqa: ASYNC110
@@ -176,16 +181,19 @@ async def first_token(engine: VllmEngine) -> None:
 
 @dataclass
 class Bench:
-    """A serving engine with running streams, and the worker's source of versions."""
+    """A serving engine, and the worker's source of versions."""
 
     published: Published
     engine: VllmEngine
-    gaps: Gaps
     memory: Path
     number: int = 1
 
     async def swap(self, way: str, checkpoint: Checkpoint) -> dict[str, float]:
-        """Take one version in; return the seconds to its first token and the gaps meanwhile."""
+        """Take one version in while streams run; return the seconds to its first token and the gaps meanwhile."""
+        async with streams(self.engine) as gaps:
+            return await self._swap(way, checkpoint, gaps)
+
+    async def _swap(self, way: str, checkpoint: Checkpoint, gaps: Gaps) -> dict[str, float]:
         source, shared = self._source(way), SharedVersions(self.memory, "bench", SHARED_BYTES)
         if way == "memory":
             shared.put(checkpoint["version"], checkpoint["event_id"], self._folder(checkpoint) / "weights")
@@ -209,7 +217,7 @@ class Bench:
             await self.engine.unload_adapter(self.number)
         await asyncio.sleep(0.5)  # the gaps that the swap made end with a token
         shared.close()
-        return {"seconds": end - start, "fetch_s": fetched - start, **self.gaps.of_period(start, end)}
+        return {"seconds": end - start, "fetch_s": fetched - start, **gaps.of_period(start, end)}
 
     def _source(self, way: str) -> VersionSource:
         """Return a worker's source, without what it fetched before."""
@@ -270,14 +278,14 @@ async def measure_size(size: str, rounds: int, base: Path, *, quick: bool) -> di
     try:
         restart = await measure_start(engine, first)
         async with streams(engine) as gaps:
-            bench = Bench(published, engine, gaps, memory)
             quiet = time.perf_counter()
             await asyncio.sleep(2.0)
             ways["none"] = middle([gaps.of_period(quiet, time.perf_counter())])
-            for way in ("file", "cold file", "store", "memory", "delta", "lora"):
-                given = {"delta": [published.delta], "lora": [published.lora]}.get(way, published.full)
-                measured = [await bench.swap(way, given[(turn + 1) % len(given)]) for turn in range(rounds)]
-                ways[way] = middle(measured)
+        bench = Bench(published, engine, memory)
+        for way in ("file", "cold file", "store", "memory", "delta", "lora"):
+            given = {"delta": [published.delta], "lora": [published.lora]}.get(way, published.full)
+            measured = [await bench.swap(way, given[(turn + 1) % len(given)]) for turn in range(rounds)]
+            ways[way] = middle(measured)
     finally:
         await engine.close()
         shutil.rmtree(memory)
