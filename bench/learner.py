@@ -187,11 +187,14 @@ def sides(folder: Path, arguments: argparse.Namespace) -> list[Side]:
     if arguments.alone:
         return own
     trl = str(python_of("trl", TRL))
+    plain = [
+        Side("plain loop", [python, str(SIDES / "plain.py"), *common, "1"]),
+        Side("plain loop, 4 lengths", [python, str(SIDES / "plain.py"), *common, "4"]),
+    ]
     return [
         *own,
         Side("Stepstream, sharing nothing", stepstream(share_nothing=True)),
-        Side("plain loop", [python, str(SIDES / "plain.py"), *common, "1"]),
-        Side("plain loop, 4 lengths", [python, str(SIDES / "plain.py"), *common, "4"]),
+        *([] if arguments.no_plain_loop else plain),
         *(
             Side(f"TRL, {sequences} at once", [trl, str(SIDES / "trl_grpo.py"), *common, str(sequences)])
             for sequences in arguments.trl_sequences
@@ -291,6 +294,9 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="Stepstream only, on a GPU: compile the layers")
     parser.add_argument("--activation-checkpointing", action="store_true", help="Stepstream only: recompute")
     parser.add_argument("--lora-rank", type=int, default=0, help="train adapters; needs --alone")
+    parser.add_argument(
+        "--no-plain-loop", action="store_true", help="it keeps the logits of a whole padded batch: 22 GB at 135M"
+    )
     parser.add_argument("--alone", action="store_true", help="Stepstream only, for sizes that fit no peer")
     parser.add_argument("--rounds", type=int, help="turns of each side")
     parser.add_argument("--steps", type=int, help="gradient steps of a turn")

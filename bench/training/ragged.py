@@ -23,6 +23,8 @@ class Shape:
 SHAPES = {
     # Attempts of 1 to 8 steps; the context begins with instructions and a task.
     "ragged": Shape(8, 8, (32, 96), (1, 8), (8, 32), (4, 48)),
+    # For models of 100M parameters and more on a CPU: a quarter of the attempts.
+    "ragged-few": Shape(2, 8, (32, 96), (1, 8), (8, 32), (4, 48)),
     # For a GPU: with the lengths of agents that use tools.
     "ragged-long": Shape(8, 8, (512, 1536), (1, 8), (64, 384), (32, 512)),
 }
