@@ -33,8 +33,8 @@ demo: install ## Run the whole loop on the embedded stack until the policy is cl
 demo-model: install $(VENV)/.demo-model ## Let SmolLM2 learn tool calls behind vLLM: a canary, a rollback
 	@$(BIN)/stepstream demo-model
 
-up: install ## Run the same services over the same data, until Ctrl-C
-	@$(BIN)/stepstream up
+up: install ## Run the demo's services and agents over the same data, until Ctrl-C
+	@STEPSTREAM_CONFIG="$${STEPSTREAM_CONFIG:-demo}" $(BIN)/stepstream up
 
 test: $(VENV)/.dev $(AGENTS)/.done lint types tests ## Run every check and every test, before you submit
 
@@ -137,6 +137,8 @@ locks: $(VENV)/.uv ## Resolve the dependencies again and write the lock files (n
 		--no-header --group agents -o requirements/agents.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --extra demo --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --extra jobs --extra services --extra s3 --group build --constraint requirements/dev.txt pyproject.toml -o requirements/services.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --extra demo --extra vllm --group demo-model --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo-model.txt
 

@@ -27,8 +27,7 @@ from in_process.generating import held_out
 from in_process.runs import Run, commit, finish, machine, read_runs
 from in_process.summary import describe_coverage, format_interval, median_interval
 
-import stepstream.demo
-from stepstream.config import LearnerSettings, Settings, load
+from stepstream.config import LearnerSettings, Settings, load, settings_file
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.continuous_batch import Batch
@@ -44,13 +43,13 @@ LOSS_OF = {"vtrace": {"STEPSTREAM_LEARNER_LOSS_WEIGHT": "none"}}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    configuration: str
+    profile: str
     held_out: int
     cap: int
     """Samples after which a run ends without the target."""
 
 
-TASKS = {"lookup": Task("demo.toml", 256, 4096), "trail": Task("trail.toml", 192, 4096)}
+TASKS = {"lookup": Task("demo", 256, 4096), "trail": Task("trail", 192, 4096)}
 
 
 def settings_of(task: str, rule: str, seed: int) -> Settings:
@@ -61,7 +60,7 @@ def settings_of(task: str, rule: str, seed: int) -> Settings:
         "STEPSTREAM_PATHS_DATA": str(Path(__file__).parents[1] / "var" / "bench"),
     }
     variables |= LOSS_OF.get(rule, {})
-    return load(variables, Path(next(iter(stepstream.demo.__path__))) / TASKS[task].configuration)
+    return load(variables, settings_file(TASKS[task].profile))
 
 
 def learn(key: Mapping[str, Any], cap: int | None = None) -> Run:

@@ -11,8 +11,7 @@ from typing import Any
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-import stepstream.demo
-from stepstream.config import Settings, load
+from stepstream.config import Settings, load, settings_file
 from stepstream.demo.configuration import fresh_run
 from stepstream.demo.memory import MemoryWatch
 from stepstream.demo.run import Demo, TargetMissed
@@ -35,8 +34,7 @@ def settings_of(mode: str, seed: int, data: Path) -> Settings:
         "STEPSTREAM_FLEET_SEED": str(seed + 1),
         "STEPSTREAM_LEARNER_SEED": str(seed),
     }
-    file = Path(next(iter(stepstream.demo.__path__))) / "demo.toml"
-    return isolated(fresh_run(load({**os.environ, **chosen}, file)), data)
+    return isolated(fresh_run(load({**os.environ, **chosen}, settings_file("demo"))), data)
 
 
 def run_demo(mode: str, seed: int, data: Path) -> dict[str, Any]:

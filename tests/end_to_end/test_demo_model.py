@@ -35,7 +35,7 @@ TASKS = 4
 @pytest.fixture(scope="module")
 def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Settings of the tutorial's stack, which runs."""
-    profile_of_demo = demo_settings("demo_model.toml")
+    profile_of_demo = demo_settings("demo-model")
     small = with_settings(
         isolated(with_long_deadlines(profile_of_demo), tmp_path_factory.mktemp("model")),
         stack={"start_deadline_s": 900.0},  # vLLM's start on a busy machine
@@ -107,7 +107,7 @@ def background(command: str, settings: Settings) -> Iterator[subprocess.Popen[by
 
 def test_the_tutorial_names_commands_of_each_kind() -> None:
     assert COMMANDS[0] == "make demo-model"
-    assert START.endswith(".venv/bin/stepstream up --no-fleet")
+    assert START.endswith(".venv/bin/stepstream up")
     assert COMMANDS[1].startswith(f"{AGENT} --split eval")
     assert COMMANDS[2] == AGENT
     assert {"promote", "canary", "rollback", "follow"} <= {line.split()[2] for line in COMMANDS[3:]}

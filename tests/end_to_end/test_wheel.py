@@ -40,7 +40,7 @@ def test_the_wheel_contains_its_data(wheel: Path) -> None:
         "stepstream/jobs/clickhouse/migrations/0001_events.sql",
         "stepstream/services/console/static/index.html",
         "stepstream/embedded/jars.lock",
-        "stepstream/demo/demo.toml",
+        "stepstream/config/profiles/demo.toml",
     ):
         assert pattern in names
     assert not [name for name in names if name.startswith(("tests/", "docs/", "bench/"))]

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -78,19 +79,26 @@ def test_a_process_can_be_deferred_restarted_and_stopped(
         assert stack.pid("registry") == 0
 
 
-def test_up_runs_until_ctrl_c_and_ends_all_processes(base_settings: Settings, tmp_path: Path) -> None:
-    settings = isolated(base_settings, tmp_path)
+def test_up_goes_on_beside_a_failed_job_until_ctrl_c_and_ends_all_processes(
+    base_settings: Settings, tmp_path: Path
+) -> None:
+    settings = with_settings(isolated(base_settings, tmp_path), verify={"file": tmp_path / "missing.toml"})
     environment = {**os.environ, **environment_of(settings), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "stepstream.cli.main", "up", "--only", "broker"]
+    command = [sys.executable, "-m", "stepstream.cli.main", "up", "--only", "broker", "--only", "verify"]
     up = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert up.stdout is not None
     try:
         lines = []
         for line in up.stdout:
             lines.append(line)
-            if "Ctrl-C" in line:
+            if line.startswith("verify         failed"):
                 break
         assert f"broker         {settings.kafka.bootstrap}\n" in lines
+        assert "missing.toml" in lines[-1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{settings.stack.metrics_port}/metrics") as answer:
+            metrics = answer.read().decode()
+        assert 'stepstream_stack_failures_total{process="verify"} 1.0' in metrics
+        assert 'stepstream_stack_process_up{process="broker"} 1.0' in metrics
         children = psutil.Process(up.pid).children(recursive=True)
         assert len(children) == 2
         up.send_signal(signal.SIGINT)

@@ -36,6 +36,7 @@ from stepstream.config.loader import (
     load,
     load_with_origins,
     masked,
+    settings_file,
     unknown_variables,
     variable,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "load",
     "load_with_origins",
     "masked",
+    "settings_file",
     "unknown_variables",
     "variable",
 ]

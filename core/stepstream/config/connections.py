@@ -1,5 +1,6 @@
 """Settings of local data, Kafka, the schema registry, ClickHouse, metrics and sealing: every process reads them."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,6 +8,8 @@ from pydantic import AfterValidator, SecretStr
 
 from stepstream.config.base import HttpAddress, Section, setting
 from stepstream.config.master_keys import parse_master_keys
+
+_KAFKA_PORT = 9092
 
 
 class PathsSettings(Section):
@@ -23,7 +26,12 @@ class PathsSettings(Section):
 class KafkaSettings(Section):
     """Connection of every client to the Kafka cluster."""
 
-    bootstrap: str = setting("127.0.0.1:9092", "Brokers as a comma-separated list of host:port.", min_length=1)
+    bootstrap: str = setting(
+        "127.0.0.1:9092",
+        "Brokers as librdkafka accepts them: `host`, `host:port`, `[::1]:9092` or `SASL_SSL://host:9092`, separated by "
+        "commas or spaces. The default port is 9092; `security_protocol` decides the protocol.",
+        min_length=1,
+    )
     prefix: str = setting(
         "",
         "Prefix of the names of topics, consumer groups and transactional ids in the cluster and of subjects in the "
@@ -39,6 +47,17 @@ class KafkaSettings(Section):
     ssl_ca_location: str = setting("", "File of the certificate authority; empty: the system's.")
     replication: int = setting(1, "Replicas of each topic that Stepstream creates; use 3 in production.", ge=1)
     deadline_s: float = setting(60.0, "Time to retry an unreachable broker at start.", unit="s", gt=0)
+
+    @property
+    def brokers(self) -> list[str]:
+        """The brokers of `bootstrap` as host:port, without protocols."""
+        return [_broker(address) for address in re.split("[, ]+", self.bootstrap) if address]
+
+
+def _broker(address: str) -> str:
+    host = address.rpartition("://")[2]
+    has_port = re.search(r"[^:\]]:[^:\]]*$|\]:", host)
+    return host if has_port else f"{host}:{_KAFKA_PORT}"
 
 
 class TopicsSettings(Section):

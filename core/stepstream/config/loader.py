@@ -1,5 +1,6 @@
-"""Load the settings of a process: environment variables over a TOML file over defaults.
+"""Load the settings of a process: environment variables over a TOML file or profile over defaults.
 
+A profile is a TOML file of this package, in `profiles`.
 `load_with_origins` also records the origin of each value, for `stepstream config`.
 """
 
@@ -21,6 +22,7 @@ from stepstream.config.settings import Settings
 PREFIX = "STEPSTREAM_"
 CONFIG_VARIABLE = "STEPSTREAM_CONFIG"
 MASK = "********"
+_PROFILES = Path(__file__).with_name("profiles")
 # Similarity, of 1, above which an unknown variable counts as a misspelled setting. Variables that Kubernetes sets for a
 # service named stepstream-gateway reach 0.75, Stepstream's own variables that are no settings 0.76.
 _MISSPELLED = 0.8
@@ -57,12 +59,29 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
 
 
+def settings_file(name: str) -> Path:
+    """Return the file that a value of `STEPSTREAM_CONFIG` names: a profile, if it has neither a dot nor a slash.
+
+    Raises:
+        SettingsError: there is no such profile.
+    """
+    if "." in name or "/" in name:
+        return Path(name)
+    file = _PROFILES / f"{name}.toml"
+    if not file.exists():
+        profiles = ", ".join(sorted(other.stem for other in _PROFILES.glob("*.toml")))
+        raise SettingsError(
+            f"{CONFIG_VARIABLE}: there is no profile '{name}': name a file, as ./{name}, or one of {profiles}"
+        )
+    return file
+
+
 def load(environment: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
     """Load the settings of this process.
 
     Args:
         environment: variables to read; default: the process's.
-        file: TOML file; default: the file that `STEPSTREAM_CONFIG` names, else none.
+        file: TOML file; default: the file or profile that `STEPSTREAM_CONFIG` names, else none.
 
     Raises:
         SettingsError: the file is missing or malformed or holds an unknown name, a variable is a misspelled setting, or
@@ -81,7 +100,7 @@ def load_with_origins(
     environment = os.environ if environment is None else environment
     _reject_misspelled_variables(environment)
     if file is None and environment.get(CONFIG_VARIABLE):
-        file = Path(environment[CONFIG_VARIABLE])
+        file = settings_file(environment[CONFIG_VARIABLE])
     values: dict[str, dict[str, Any]] = {}
     origins: dict[tuple[str, str], str] = {}
     if file is not None:

@@ -65,11 +65,17 @@ class StackSettings(Section):
     canary_workers: int = setting(
         0, "Number of these workers, the last ones, that serve the track `canary` only.", unit="processes", ge=0
     )
+    metrics_port: int = setting(
+        9400, "Metrics port of `stepstream up` itself, which counts restarts and failures; 0: none.", ge=0, le=65535
+    )
     metrics_port_base: Port = setting(9401, "First metrics port. Each process gets the next one.")
     external: list[Literal["broker", "registry", "store"]] = setting(
         [], "Parts that run elsewhere although their address is the embedded default, separated by commas."
     )
-    more: list[Literal["curate", "judge", "verify"]] = setting([], "Optional jobs to run, separated by commas.")
+    more: list[Literal["curate", "fleet", "inspect", "judge", "verify"]] = setting(
+        [],
+        "Optional processes to run, separated by commas: jobs, and the fleet of demonstration agents.",
+    )
     scale: list[str] = setting(
         [], "Workers of jobs that have several, as `label=2`, separated by commas. `store-writer` is one of the jobs."
     )

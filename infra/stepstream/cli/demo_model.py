@@ -20,7 +20,7 @@ def demo_model() -> None:
     """
     from stepstream.cli.interrupt import Interrupted, interruptible
     from stepstream.demo.configuration import demo_settings, fresh_run
-    from stepstream.demo.model_run import ModelDemo, without_fleet
+    from stepstream.demo.model_run import ModelDemo, process_names
     from stepstream.demo.run import TargetMissed
     from stepstream.demo.view import open_view
     from stepstream.embedded.addresses import resolve_addresses
@@ -28,7 +28,7 @@ def demo_model() -> None:
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.codec import Codec
 
-    settings = fresh_run(resolve_addresses(demo_settings("demo_model.toml")))
+    settings = fresh_run(resolve_addresses(demo_settings("demo-model")))
     view = open_view(settings.demo.target, settings.demo.deadline_s)
 
     def print_event(event: Event) -> None:
@@ -37,7 +37,7 @@ def demo_model() -> None:
 
     began = time.monotonic()
     try:
-        with interruptible(), Stack(settings, without_fleet(settings), print_event) as stack:
+        with interruptible(), Stack(settings, process_names(settings), print_event) as stack:
             view.print_line(f"everything runs after {time.monotonic() - began:.1f} s")
             view.print_line(f"console: http://{settings.console.host}:{settings.console.port}")
             with closing(Codec(stack.settings)) as codec:

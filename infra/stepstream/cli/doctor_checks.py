@@ -98,10 +98,12 @@ def kafka_install(settings: Settings) -> Iterator[Finding]:
 def ports(settings: Settings) -> Iterator[Finding]:
     """Report ports of the embedded stack that another program holds; none for a process that runs."""
     from stepstream.embedded.ports import is_free
-    from stepstream.embedded.processes import Process, stack_parts
+    from stepstream.embedded.processes import Process, default_names, stack_parts
 
-    for process in stack_parts(settings):
-        if not isinstance(process, Process) or process.external:
+    parts = stack_parts(settings)
+    names = default_names(settings, parts)
+    for process in parts:
+        if not isinstance(process, Process) or process.external or process.name not in names:
             continue
         taken = [port for port in process.ports if not is_free(port.host, port.port)]
         if taken and not process.ready():

@@ -6,7 +6,8 @@ import time
 
 import click
 
-from stepstream.config import Settings, environment_of, load, variable
+from stepstream.config import MetricsSettings, Settings, environment_of, load, variable
+from stepstream.core.process import serve_metrics
 from stepstream.embedded.addresses import resolve_addresses
 
 _POLL_S = 0.5
@@ -33,22 +34,23 @@ def install() -> None:
 
 
 @click.command()
-@click.option("--no-fleet", is_flag=True, help="Run all processes but the fleet of demonstration agents.")
 @click.option("--scale", multiple=True, metavar="JOB=WORKERS", help="Run several workers of a job (repeatable).")
 @click.option("--only", multiple=True, metavar="PROCESS", help="Run only this one (repeatable); `worker`: all workers.")
-def up(no_fleet: bool, scale: tuple[str, ...], only: tuple[str, ...]) -> None:
-    """Run the stack until Ctrl-C; restart a process that crashes; write one log file for each.
+def up(scale: tuple[str, ...], only: tuple[str, ...]) -> None:
+    """Run the configured stack until Ctrl-C; restart a process that crashes; write one log file for each.
 
     A part whose address you set (STEPSTREAM_KAFKA_BOOTSTRAP, …) is not started but used at that address.
+    `stack.more` names optional processes. STEPSTREAM_CONFIG=demo runs the demo's model and agents.
     """
     from stepstream.cli.interrupt import Interrupted, interruptible
-    from stepstream.demo.configuration import demo_settings
-    from stepstream.embedded.processes import Process, stack_parts
+    from stepstream.embedded import stack_metrics
+    from stepstream.embedded.ports import Port, check_free
     from stepstream.embedded.stack import Event, Stack
 
     installation = _Progress()
 
     def print_event(event: Event) -> None:
+        stack_metrics.observe(event)
         if event.name == "install":
             if event.state == "starting":
                 installation(event.detail)
@@ -57,13 +59,15 @@ def up(no_fleet: bool, scale: tuple[str, ...], only: tuple[str, ...]) -> None:
         else:
             click.echo(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
 
-    settings = resolve_addresses(demo_settings())
+    settings = resolve_addresses(load())
     if scale:
         settings = settings.model_copy(update={"stack": settings.stack.model_copy(update={"scale": list(scale)})})
-    every = [part.name for part in stack_parts(settings) if isinstance(part, Process)]
-    chosen = list(only) or [name for name in every if not (no_fleet and name == "fleet")]
+    host, port = settings.metrics.host, settings.stack.metrics_port
+    if port:
+        check_free([Port(host, port, "metrics of `stepstream up`", variable("stack", "metrics_port"))])
+        serve_metrics(MetricsSettings(host=host, port=port))
     try:
-        with interruptible(), Stack(settings, chosen, print_event) as stack:
+        with interruptible(), Stack(settings, only or None, print_event, tolerant=True) as stack:
             _print_addresses(stack.settings, {process.name for process in stack.processes})
             while True:
                 time.sleep(_POLL_S)

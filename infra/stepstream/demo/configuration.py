@@ -1,22 +1,20 @@
-"""Load the demo's settings: the environment over the file of STEPSTREAM_CONFIG, which defaults to `demo.toml`."""
+"""Load the demo's settings: the environment over the file of STEPSTREAM_CONFIG, by default the demo's profile."""
 
 import os
-from importlib.resources import as_file, files
 
-from stepstream.config import Settings, load
+from stepstream.config import Settings, load, settings_file
 from stepstream.config.loader import CONFIG_VARIABLE
 
 
-def demo_settings(name: str = "demo.toml") -> Settings:
-    """Return the settings of `stepstream demo` and `stepstream up`, or of the file `name` beside this module.
+def demo_settings(profile: str = "demo") -> Settings:
+    """Return the settings of `stepstream demo`, or of another demo by its profile.
 
     Raises:
         SettingsError: a setting is invalid.
     """
     if os.environ.get(CONFIG_VARIABLE):
         return load()
-    with as_file(files("stepstream.demo") / name) as file:
-        return load(file=file)
+    return load(file=settings_file(profile))
 
 
 def fresh_run(settings: Settings) -> Settings:

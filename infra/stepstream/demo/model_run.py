@@ -246,9 +246,8 @@ class ModelDemo:
         time.sleep(seconds)
 
 
-def without_fleet(settings: Settings) -> list[str]:
-    """Return the names of the stack's processes that the run needs."""
-    from stepstream.embedded.processes import Process, stack_parts
+def process_names(settings: Settings) -> list[str]:
+    """Return the names of the stack's processes that the run needs: it watches no alarms."""
+    from stepstream.embedded.processes import default_names, stack_parts
 
-    names = [part.name for part in stack_parts(settings) if isinstance(part, Process)]
-    return [name for name in names if name not in ("fleet", "watch")]
+    return [name for name in default_names(settings, stack_parts(settings)) if name not in ("fleet", "watch")]

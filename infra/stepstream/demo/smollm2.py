@@ -114,4 +114,4 @@ def _template() -> str:
 
 
 if __name__ == "__main__":  # the installation converts the weights, so that the demo does not wait for it
-    prepare(resolve_addresses(demo_settings("demo_model.toml")))
+    prepare(resolve_addresses(demo_settings("demo-model")))

@@ -24,10 +24,10 @@ VARIABLES = {
     "registry": "STEPSTREAM_SCHEMA_REGISTRY_URL",
     "store": "STEPSTREAM_CLICKHOUSE_URL",
 }
-# Ports that `isolated` allocates: one for each of these parts, then `_WORKERS`, then `_METRICS`.
+# Ports that `isolated` allocates: one for each of these parts, then `_WORKERS`, then `_METRICS`, the stack's own first.
 _NAMED = ("broker", "controller", "registry", "store", "gateway", "console")
 _WORKERS = 8
-_METRICS = 24
+_METRICS = 25
 
 
 def resolve_addresses(settings: Settings) -> Settings:
@@ -110,7 +110,13 @@ def isolated(settings: Settings, data: Path) -> Settings:
             "fleet": settings.fleet.model_copy(update={"gateway_url": defaults.fleet.gateway_url}),
             "console": settings.console.model_copy(update={"port": port["console"]}),
             "inference": settings.inference.model_copy(update={"port": workers}),
-            "stack": settings.stack.model_copy(update={"external": [], "metrics_port_base": workers + _WORKERS}),
+            "stack": settings.stack.model_copy(
+                update={
+                    "external": [],
+                    "metrics_port": workers + _WORKERS,
+                    "metrics_port_base": workers + _WORKERS + 1,
+                }
+            ),
         }
     )
     return resolve_addresses(separate)

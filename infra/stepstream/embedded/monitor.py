@@ -1,6 +1,10 @@
-"""Monitor the processes of a stack: detect restarts, ends and processes that supervisord cannot keep running."""
+"""Monitor the processes of a stack: detect restarts, ends and processes that supervisord cannot keep running.
+
+A failure of an essential process raises. Any other failed process is started again after growing pauses.
+"""
 
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ from stepstream.embedded.supervisord import MISCONFIGURED, Supervisord, disk_is_
 # supervisord restarts a crashed process without limit if it ran longer than 10 s. More than RESTARTS within WINDOW_S
 # seconds count as a failure.
 RESTARTS, WINDOW_S = 6, 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0
+"""Pauses before a failed process that is not essential starts again: doubled after each failure."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,13 @@ class ProcessState:
 class ProcessMonitor:
     """Compares the processes' states with those it saw before."""
 
-    def __init__(self, supervisord: Supervisord, logs: Path) -> None:
-        """Log files are `logs`/NAME.log."""
+    def __init__(self, supervisord: Supervisord, logs: Path, essential: Collection[str] | None = None) -> None:
+        """Log files are `logs`/NAME.log. Without `essential`, every process is."""
         self.supervisord = supervisord
         self._logs = logs
+        self._essential = essential
+        self._retries: dict[str, _Retry] = {}
+        self._stopped: set[str] = set()
         self._pids: dict[str, int] = {}
         self._restarts: dict[str, list[float]] = {}
 
@@ -58,16 +67,48 @@ class ProcessMonitor:
         return {info["name"]: _state(info) for info in self.supervisord.call("getAllProcessInfo")}
 
     def check(self) -> dict[str, ProcessState]:
-        """Return `states` if no process has failed.
+        """Return `states` if no essential process has failed.
 
         Raises:
-            StackError: a process has failed, or supervisord does not answer.
+            StackError: an essential process has failed, or supervisord does not answer.
         """
         states = self.states()
         for state in states.values():
-            if state.failed:
+            if state.failed and self.is_essential(state.name):
                 raise StackError(f"{state.name} cannot be kept running; {self.log_excerpt(state.name)}")
         return states
+
+    def is_essential(self, name: str) -> bool:
+        """Return True if a failure of this process raises."""
+        return self._essential is None or name in self._essential
+
+    def retry(self) -> Iterator[tuple[str, str]]:
+        """Start the failed processes again whose pause has passed; yield each new failure's name and description.
+
+        A process that restarts too often is stopped, and counts as failed. One that ended because it cannot use its
+        settings stays down.
+        """
+        for state in self.check().values():
+            retry = self._retries.get(state.name)
+            if not state.failed and state.name not in self._stopped:
+                if retry is not None:
+                    retry.waits = False
+                continue
+            now = time.monotonic()
+            if retry is None or now - retry.at > 2 * LONGEST_PAUSE_S:
+                retry = self._retries[state.name] = _Retry(FIRST_PAUSE_S)
+            if not retry.waits:
+                retry.waits, retry.at = True, now + retry.pause_s
+                again = f"the next try is in {retry.pause_s:g} s"
+                if state.exit_status == MISCONFIGURED and state.status == "EXITED":
+                    retry.at, again = float("inf"), "mend its settings and start `stepstream up` again"
+                yield state.name, f"cannot be kept running: {again}; {self.log_excerpt(state.name)}"
+            elif now >= retry.at and state.down:
+                retry.pause_s = min(2 * retry.pause_s, LONGEST_PAUSE_S)
+                retry.waits = False
+                self._stopped.discard(state.name)
+                self._restarts.pop(state.name, None)
+                self.supervisord.call("startProcess", state.name, False)
 
     def record_start(self, name: str) -> None:
         """Record a deliberate start, so that `restarted` does not report it."""
@@ -77,7 +118,7 @@ class ProcessMonitor:
         """Return the processes whose id has changed since the last call.
 
         Raises:
-            StackError: as `check`; or a process restarted too often.
+            StackError: as `check`; or an essential process restarted too often.
         """
         names = []
         for state in self.check().values():
@@ -103,8 +144,24 @@ class ProcessMonitor:
         now = time.monotonic()
         recent = [at for at in self._restarts.get(name, []) if now - at < WINDOW_S]
         self._restarts[name] = [*recent, now]
-        if len(recent) + 1 > RESTARTS:
+        if len(recent) + 1 <= RESTARTS:
+            return
+        if not self.is_essential(name):
+            self._stopped.add(name)
+            self.supervisord.call("stopProcess", name, False)
+        else:
             raise StackError(f"{name} crashed {len(recent) + 1} times in {WINDOW_S:g} s; {self.log_excerpt(name)}")
+
+
+@dataclass
+class _Retry:
+    """The next start of a failed process."""
+
+    pause_s: float
+    at: float = 0.0
+    """Time of the next start, or of the last one."""
+    waits: bool = False
+    """True from a failure to the next start."""
 
 
 def _state(info: dict[str, Any]) -> ProcessState:

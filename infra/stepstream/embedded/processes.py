@@ -31,6 +31,10 @@ class Process:
     """True if it may end with status 0 because its work is done. Any other end is a crash and causes a restart."""
     external: bool = False
     """True if it runs elsewhere: the stack waits for it but does not start it."""
+    essential: bool = True
+    """True if events, learning or answers to agents need it. `up` goes on without any other that fails."""
+    optional: bool = False
+    """True if it runs only where `stack.more` or the caller names it."""
 
     @property
     def command(self) -> list[str]:
@@ -68,7 +72,8 @@ def stack_parts(settings: Settings) -> list[Part]:
             f"worker-{i}",
             "services.inference",
             model,
-            f"{url}/health",
+            # Without a base model, a worker is healthy only after `stepstream models publish`.
+            f"{url}/{'health' if settings.stack.base_model else 'metrics'}",
             Port(settings.inference.host, settings.inference.port + i, f"worker-{i}", "STEPSTREAM_INFERENCE_PORT"),
             environment={
                 variable("inference", "port"): str(settings.inference.port + i),
@@ -111,7 +116,7 @@ def stack_parts(settings: Settings) -> list[Part]:
         metrics.process("govern", "jobs.govern", log, job=True),
         metrics.process("label", "jobs.label", log, job=True),
         metrics.process("measure", "jobs.measure", log, job=True),
-        metrics.process("watch", "jobs.watch", log, job=True),
+        metrics.process("watch", "jobs.watch", log, job=True, essential=False),
         metrics.process("store-writer", "jobs.sink", (*log, "tables"), job=True),
         Action("base-model", log, actions.publish_base, serves=("learner", *names)),
         metrics.process("learner", "learner", model),
@@ -129,9 +134,13 @@ def stack_parts(settings: Settings) -> list[Part]:
             ("tables",),
             f"http://{reachable(console.host)}:{console.port}/health",
             Port(console.host, console.port, "console", "STEPSTREAM_CONSOLE_PORT"),
+            essential=False,
         ),
-        metrics.process("fleet", "services.fleet", ("gateway", *names), ends=True),
-        *(metrics.process(name, f"jobs.{name}", log, job=True) for name in settings.stack.more),
+        metrics.process("fleet", "services.fleet", ("gateway", *names), ends=True, essential=False, optional=True),
+        *(
+            metrics.process(name, f"jobs.{name}", log, job=True, essential=False, optional=True)
+            for name in ("curate", "inspect", "judge", "verify")
+        ),
     ]
     return [*parts, *_further_workers(settings, parts, metrics)]
 
@@ -152,9 +161,8 @@ def _further_workers(settings: Settings, parts: Sequence[Part], metrics: "_Metri
         for instance in range(2, int(number) + 1):
             module = job.module.removeprefix("stepstream.")
             worker = metrics.process(f"{name}-{instance}", module, job.after, job=True)
-            workers.append(
-                replace(worker, environment=worker.environment | {variable("jobs", "instance"): str(instance)})
-            )
+            own = worker.environment | {variable("jobs", "instance"): str(instance)}
+            workers.append(replace(worker, environment=own, essential=job.essential))
     return workers
 
 
@@ -168,6 +176,12 @@ def scalable_jobs(parts: Iterable[Part]) -> dict[str, Process]:
         and process.name not in ("watch", "curate")  # run alone
         and variable("jobs", "instance") not in process.environment
     }
+
+
+def default_names(settings: Settings, parts: Iterable[Part]) -> list[str]:
+    """Return the processes that run if nobody names any: all but the optional ones that `stack.more` lacks."""
+    processes = (part for part in parts if isinstance(part, Process))
+    return [process.name for process in processes if not process.optional or process.name in settings.stack.more]
 
 
 def select_parts(parts: Sequence[Part], names: Collection[str] | None = None) -> list[Part]:
@@ -228,6 +242,8 @@ class _Metrics:
         after: tuple[str, ...],
         job: bool = False,
         ends: bool = False,
+        essential: bool = True,
+        optional: bool = False,
     ) -> Process:
         """Return a process whose readiness shows at its own metrics port."""
         port, self._next = self._next, self._next + 1
@@ -241,6 +257,8 @@ class _Metrics:
             (Port(self._host, port, name, "STEPSTREAM_STACK_METRICS_PORT_BASE"),),
             {variable("metrics", "port"): str(port)},
             ends,
+            essential=essential,
+            optional=optional,
         )
 
 
@@ -253,6 +271,7 @@ def _http(
     contains: str = "",
     environment: dict[str, str] | None = None,
     external: bool = False,
+    essential: bool = True,
 ) -> Process:
     return Process(
         name,
@@ -262,4 +281,5 @@ def _http(
         (port,),
         environment or {},
         external=external,
+        essential=essential,
     )

@@ -51,7 +51,7 @@ class KafkaReady:
 
     def is_listening(self) -> bool:
         """Return True if a broker accepts connections; it may still be starting, or busy."""
-        return any(_accepts(server) for server in self.address.split(","))
+        return any(_accepts(broker) for broker in self.kafka.brokers)
 
     def __call__(self) -> bool:
         """Connect to the brokers, then list the topics."""
@@ -111,8 +111,8 @@ class HttpReady:
             return False
 
 
-def _accepts(server: str) -> bool:
-    host, _, port = server.strip().rpartition(":")
+def _accepts(broker: str) -> bool:
+    host, _, port = broker.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_TIMEOUT_S):
             return True

@@ -17,7 +17,7 @@ from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.monitor import ProcessMonitor
 from stepstream.embedded.ports import check_free
-from stepstream.embedded.processes import Process, select_parts, stack_parts, start_order
+from stepstream.embedded.processes import Process, default_names, select_parts, stack_parts, start_order
 from stepstream.embedded.ready import KafkaReady
 from stepstream.embedded.startup import POLL_S, Event, OnEvent, Startup
 from stepstream.embedded.supervisord import OWNER_VARIABLE, Supervisord
@@ -44,25 +44,34 @@ class Stack:
         processes: Collection[str] | None = None,
         on_event: OnEvent = _ignore,
         deferred: Collection[str] = (),
+        tolerant: bool = False,
     ) -> None:
         """Select the processes; `start` starts them.
 
         Args:
             settings: any settings; the attribute `settings` has their addresses resolved.
-            processes: names to run, `worker` for all workers; None: all. The stack only waits for an external part.
+            processes: names to run, `worker` for all workers; None: those of `default_names` and the deferred ones.
+                The stack only waits for an external part.
             on_event: called with each event, in the thread that calls `start`, `poll` or `stop`.
             deferred: names that `start` leaves down until `start_process`.
+            tolerant: True: a process that is not essential may fail, and is started again after growing pauses.
 
         Raises:
             StackError: a name is unknown.
         """
         self.settings = resolve_addresses(settings)
-        self._parts = select_parts(stack_parts(self.settings), processes)
+        parts = stack_parts(self.settings)
+        if processes is None:
+            processes = {*default_names(self.settings, parts), *deferred}
+        self._parts = select_parts(parts, processes)
         self._deferred = frozenset(deferred)
         self._on_event = on_event
         self._id = uuid.uuid4().hex
         self._supervisord = Supervisord(self.settings.paths.data)
-        self._monitor = ProcessMonitor(self._supervisord, self.settings.paths.data / "logs")
+        essential = {part.name for part in self._parts if isinstance(part, Process) and part.essential}
+        self._monitor = ProcessMonitor(
+            self._supervisord, self.settings.paths.data / "logs", essential if tolerant else None
+        )
         self._ended: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -110,13 +119,16 @@ class Stack:
             raise
 
     def poll(self) -> None:
-        """Report restarts and ends since the last call through `on_event`. Call it about once a second.
+        """Report restarts, failures and ends since the last call through `on_event`. Call it about once a second.
 
         Raises:
-            StackError: a process failed for good or crashes repeatedly, or supervisord does not answer.
+            StackError: a process failed for good or crashes repeatedly, or supervisord does not answer. A tolerant
+                stack reports failures of processes that are not essential instead.
         """
         for name in self._monitor.restarted():
             self._on_event(Event(name, "restarted"))
+        for name, description in self._monitor.retry():
+            self._on_event(Event(name, "failed", description))
         ended = {state.name for state in self._monitor.states().values() if state.ended}
         for name in sorted(ended - self._ended):
             self._on_event(Event(name, "ended"))
@@ -149,7 +161,7 @@ class Stack:
         A process that has ended with success counts as ready; its id is 0.
 
         Raises:
-            StackError: it is not ready within `stack.start_deadline_s` seconds, or it failed for good.
+            StackError: it is not ready within `stack.start_deadline_s` seconds, or an essential process failed.
         """
         process = next(process for process in self.processes if process.name == name)
         timeout_s = self.settings.stack.start_deadline_s

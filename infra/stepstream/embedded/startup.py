@@ -21,7 +21,7 @@ class Event:
 
     name: str
     """A process, an action, or `install`."""
-    state: Literal["starting", "ready", "restarted", "ended", "stopping", "stopped"]
+    state: Literal["starting", "ready", "restarted", "failed", "ended", "stopping", "stopped"]
     detail: str = ""
 
 
@@ -49,10 +49,10 @@ class Startup:
         self._ready: set[str] = set()
 
     def run(self) -> None:
-        """Start the parts and block until all are ready.
+        """Start the parts and block until each is ready, or has failed and is not essential.
 
         Raises:
-            StackError: a process or an action failed, or the deadline passed.
+            StackError: an essential process or an action failed, or was not ready at the deadline.
         """
         deadline = time.monotonic() + self._settings.stack.start_deadline_s
         names = {part.name for part in self._parts}
@@ -64,9 +64,10 @@ class Startup:
                 if part.name in self._started_at and part.name not in self._ready and self._is_ready(part):
                     self._ready.add(part.name)
                     self._on_event(Event(part.name, "ready", f"{time.monotonic() - self._started_at[part.name]:.1f} s"))
-            self._monitor.check()
+            # `Stack.poll` reports and restarts those that failed.
+            self._ready |= {state.name for state in self._monitor.check().values() if state.failed}
             if time.monotonic() > deadline:
-                raise StackError(self._deadline_message())
+                self._give_up()
             time.sleep(POLL_S)
 
     def _start(self, part: Part) -> None:
@@ -79,6 +80,19 @@ class Startup:
 
     def _is_ready(self, part: Part) -> bool:
         return self._running[part.name].done() if isinstance(part, Action) else part.ready()
+
+    def _give_up(self) -> None:
+        """Go on without the late parts.
+
+        Raises:
+            StackError: one of them is essential.
+        """
+        late = [part for part in self._parts if part.name not in self._ready]
+        if any(isinstance(part, Action) or self._monitor.is_essential(part.name) for part in late):
+            raise StackError(self._deadline_message())
+        for part in late:
+            self._on_event(Event(part.name, "failed", f"not ready; {self._monitor.log_excerpt(part.name)}"))
+        self._ready |= {part.name for part in late}
 
     def _deadline_message(self) -> str:
         lines = [f"not ready after {self._settings.stack.start_deadline_s:g} s (STEPSTREAM_STACK_START_DEADLINE_S):"]

@@ -11,7 +11,8 @@ import pytest
 
 from stepstream.cli.interrupt import Interrupted
 from stepstream.cli.main import COMMANDS, run
-from stepstream.config import load
+from stepstream.config import Settings, load
+from stepstream.embedded.processes import default_names, stack_parts
 from stepstream.jobs.runtime.processor import state_folder, transactional_id_of, worker_instance
 
 
@@ -177,23 +178,38 @@ def test_an_instance_is_a_number_from_1_on(number: str, capsys: pytest.CaptureFi
 
 
 def test_up_starts_the_workers_of_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    started: list[list[str]] = []
+    started: list[Settings] = []
 
     class Stopped:
-        def __init__(self, settings: object, names: list[str], _on_event: object) -> None:
-            started.append(names)
+        def __init__(self, settings: Settings, names: object, _on_event: object, *, tolerant: bool) -> None:
+            assert names is None
+            assert tolerant
+            started.append(settings)
             raise Interrupted
 
     monkeypatch.setenv("STEPSTREAM_PATHS_DATA", str(tmp_path))
+    monkeypatch.setenv("STEPSTREAM_STACK_METRICS_PORT", "0")
     monkeypatch.setattr("stepstream.embedded.stack.Stack", Stopped)
     run(["up", "--scale", "label=2", "--scale", "measure=3"])
-    assert [name for name in started[0] if name.startswith(("label", "measure"))] == [
+    names = default_names(started[0], stack_parts(started[0]))
+    assert [name for name in names if name.startswith(("label", "measure"))] == [
         "label",
         "measure",
         "label-2",
         "measure-2",
         "measure-3",
     ]
+    assert "fleet" not in names
+    assert started[0].stack.base_model == ""
+
+
+@pytest.mark.parametrize("name", ["inspect", "verify", "judge", "curate", "fleet", "watch", "store-writer"])
+def test_run_knows_every_job(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("os.execve", lambda _program, command, _environment: ran.append(command))
+    assert run(["run", name]) == 0
+    module = {"store-writer": "jobs.sink", "fleet": "services.fleet"}.get(name, f"jobs.{name}")
+    assert ran[0][-1] == f"stepstream.{module}"
 
 
 def test_run_of_an_unknown_process_lists_the_names(capsys: pytest.CaptureFixture[str]) -> None:

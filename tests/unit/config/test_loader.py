@@ -98,3 +98,23 @@ def test_passwords_in_addresses_are_masked() -> None:
     assert "hunter2" not in str(effective(settings, origins))
     assert load(environment_of(settings)) == settings
     assert masked("asked http://u:p@h/x, http://h:1/a@b") == "asked http://********@h/x, http://h:1/a@b"
+
+
+@pytest.mark.parametrize("profile", ["demo", "demo-model", "trail"])
+def test_a_name_without_a_dot_is_a_profile(profile: str) -> None:
+    settings, origins = load_with_origins({"STEPSTREAM_CONFIG": profile})
+    assert settings.stack.base_model
+    assert origins["stack", "base_model"].endswith(f"profiles/{profile}.toml")
+
+
+def test_an_unknown_profile_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(
+        SettingsError, match=r"no profile 'dem': name a file, as \./dem, or one of demo, demo-model, trail"
+    ):
+        load({"STEPSTREAM_CONFIG": "dem"})
+
+
+def test_without_a_profile_nothing_of_the_demo_is_configured() -> None:
+    settings = load({"STEPSTREAM_KAFKA_BOOTSTRAP": "kafka:9092"})
+    assert settings.stack.base_model == ""
+    assert settings.stack.more == []

@@ -4,7 +4,7 @@ from typing import Any
 
 from stepstream.cli.demo_model import SUMMARY, faults
 from stepstream.demo.configuration import demo_settings
-from stepstream.demo.model_run import without_fleet
+from stepstream.demo.model_run import process_names
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.processes import stack_parts
 
@@ -21,14 +21,14 @@ GOOD: dict[str, Any] = {
 
 
 def test_one_worker_serves_adapters_on_both_tracks() -> None:
-    settings = resolve_addresses(demo_settings("demo_model.toml"))
+    settings = resolve_addresses(demo_settings("demo-model"))
     workers = [part.name for part in stack_parts(settings) if part.name.startswith("worker-")]
     assert workers == ["worker-0"]
     assert settings.inference.tracks == ["stable", "canary"]
     assert settings.learner.version_format == "lora"
     assert settings.learner.lora_rank == settings.inference.lora_rank
-    assert "fleet" not in without_fleet(settings)
-    assert {"learner", "gateway", "worker-0"} <= set(without_fleet(settings))
+    assert "fleet" not in process_names(settings)
+    assert {"learner", "gateway", "worker-0"} <= set(process_names(settings))
 
 
 def test_good_figures_have_no_fault() -> None:

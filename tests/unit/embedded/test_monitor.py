@@ -8,7 +8,7 @@ import pytest
 
 from stepstream.embedded import monitor
 from stepstream.embedded.errors import StackError
-from stepstream.embedded.monitor import RESTARTS, WINDOW_S, ProcessMonitor
+from stepstream.embedded.monitor import FIRST_PAUSE_S, LONGEST_PAUSE_S, RESTARTS, WINDOW_S, ProcessMonitor
 from stepstream.embedded.supervisord import Supervisord
 
 
@@ -17,8 +17,15 @@ class FakeSupervisord(Supervisord):
 
     def __init__(self) -> None:
         self.infos: list[dict[str, Any]] = []
+        self.started: list[str] = []
 
     def call(self, method: str, *arguments: Any) -> Any:
+        if method == "startProcess":
+            self.started.append(arguments[0])
+            return None
+        if method == "stopProcess":
+            self.set(arguments[0], "STOPPED")
+            return None
         assert method == "getAllProcessInfo"
         return self.infos
 
@@ -112,3 +119,77 @@ def test_a_crashed_process_that_will_restart_is_neither_down_nor_failed(
     (state,) = ProcessMonitor(supervisord, tmp_path).check().values()
     assert state.ended
     assert state.down
+
+
+def test_a_failed_process_that_is_not_essential_starts_again_after_growing_pauses(
+    supervisord: FakeSupervisord, tmp_path: Path, clock: list[float]
+) -> None:
+    (tmp_path / "fleet.log").write_text("no such environment\n")
+    monitored = ProcessMonitor(supervisord, tmp_path, essential=["gateway"])
+    supervisord.set("gateway", "RUNNING", pid=1)
+    pauses: list[float] = []
+    for _ in range(7):
+        supervisord.set("fleet", "FATAL")
+        ((name, description),) = monitored.retry()
+        assert name == "fleet"
+        assert description.endswith("ends: no such environment")
+        assert list(monitored.retry()) == []  # reported once
+        began = clock[0]
+        while len(supervisord.started) == len(pauses):
+            clock[0] += 1
+            assert list(monitored.retry()) == []
+        pauses.append(clock[0] - began)
+        supervisord.set("fleet", "STARTING", pid=len(pauses))
+        assert list(monitored.retry()) == []
+    assert pauses == [FIRST_PAUSE_S, 20.0, 40.0, 80.0, 160.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+
+
+def test_a_process_that_failed_long_ago_begins_with_the_first_pause(
+    supervisord: FakeSupervisord, tmp_path: Path, clock: list[float]
+) -> None:
+    monitored = ProcessMonitor(supervisord, tmp_path, essential=[])
+    for _ in range(2):
+        supervisord.set("console", "FATAL")
+        ((_, description),) = monitored.retry()
+        assert f"next try is in {FIRST_PAUSE_S:g} s" in description
+        clock[0] += FIRST_PAUSE_S
+        assert list(monitored.retry()) == []
+        supervisord.set("console", "RUNNING", pid=1)
+        assert list(monitored.retry()) == []
+        clock[0] += 2 * LONGEST_PAUSE_S + 1
+    assert supervisord.started == ["console", "console"]
+
+
+def test_a_misconfigured_process_that_is_not_essential_stays_down(
+    supervisord: FakeSupervisord, tmp_path: Path, clock: list[float]
+) -> None:
+    monitored = ProcessMonitor(supervisord, tmp_path, essential=["gateway"])
+    supervisord.set("console", "EXITED", exit_status=2)
+    ((name, description),) = monitored.retry()
+    assert (name, "mend its settings" in description) == ("console", True)
+    clock[0] += 10 * LONGEST_PAUSE_S
+    assert list(monitored.retry()) == []
+    assert supervisord.started == []
+
+
+def test_a_process_that_is_not_essential_and_restarts_too_often_pauses(
+    supervisord: FakeSupervisord, tmp_path: Path, clock: list[float]
+) -> None:
+    monitored = ProcessMonitor(supervisord, tmp_path, essential=["gateway"])
+    for pid in range(1, RESTARTS + 3):
+        supervisord.set("console", "RUNNING", pid=pid)
+        monitored.restarted()
+    assert [info["statename"] for info in supervisord.infos] == ["STOPPED"]
+    assert [name for name, _ in monitored.retry()] == ["console"]
+    clock[0] += FIRST_PAUSE_S
+    assert list(monitored.retry()) == []
+    assert supervisord.started == ["console"]
+
+
+def test_a_failed_essential_process_raises_beside_others_that_may_fail(
+    supervisord: FakeSupervisord, tmp_path: Path, clock: list[float]
+) -> None:
+    monitored = ProcessMonitor(supervisord, tmp_path, essential=["gateway"])
+    supervisord.set("gateway", "FATAL")
+    with pytest.raises(StackError, match="gateway cannot be kept running"):
+        monitored.restarted()

@@ -1,6 +1,9 @@
-"""The stack's parts start in order, can be selected, and share no name, port or address."""
+"""The stack's parts start in order, can be selected, share no name, port or address, and include every program."""
 
+import ast
 import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,12 +12,14 @@ from hypothesis import strategies as st
 from stepstream.config import load
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.errors import StackError
-from stepstream.embedded.processes import Action, Process, select_parts, stack_parts, start_order
+from stepstream.embedded.processes import Action, Process, default_names, select_parts, stack_parts, start_order
 
 SETTINGS = resolve_addresses(load(environment={"STEPSTREAM_STACK_WORKERS": "2"}))
 PARTS = stack_parts(SETTINGS)
 PROCESSES = [part for part in PARTS if isinstance(part, Process)]
 NAMES = [process.name for process in PROCESSES]
+ROOT = Path(__file__).parents[3]
+ROOTS = ("core", "topics", "sdk", "stream-jobs", "learner", "services", "infra")
 
 
 def test_stack_parts_lists_prerequisites_first() -> None:
@@ -108,3 +113,47 @@ def test_a_wrong_number_of_workers_is_refused_with_the_jobs_that_exist(entry: st
     scaled = SETTINGS.model_copy(update={"stack": SETTINGS.stack.model_copy(update={"scale": [entry]})})
     with pytest.raises(StackError, match="govern, label, measure, store-writer"):
         stack_parts(scaled)
+
+
+def test_every_program_of_the_package_is_in_the_table() -> None:
+    programs = set(programs_of_the_package())
+    assert {"stepstream.jobs.inspect", "stepstream.jobs.verify", "stepstream.services.gateway"} <= programs
+    steps = {"stepstream.embedded.base_model"}  # an action runs it once
+    assert programs - steps == {process.module for process in PROCESSES} - {"stepstream.embedded.broker"}  # runs Java
+
+
+def programs_of_the_package() -> Iterator[str]:
+    """Yield the modules that run a process when they are executed: those that call `core.process.run` at their end."""
+    for root in ROOTS:
+        for file in (ROOT / root).rglob("*.py"):
+            names = file.relative_to(ROOT / root).with_suffix("").parts
+            if any(isinstance(node, ast.If) and runs_a_process(node) for node in ast.parse(file.read_text()).body):
+                yield ".".join(names[:-1] if names[-1] == "__main__" else names)
+
+
+def runs_a_process(guarded: ast.If) -> bool:
+    calls = [node for node in ast.walk(guarded) if isinstance(node, ast.Call)]
+    return "__main__" in ast.unparse(guarded.test) and any(ast.unparse(call.func) == "run" for call in calls)
+
+
+def test_optional_processes_run_only_where_the_settings_name_them() -> None:
+    optional = {"curate", "fleet", "inspect", "judge", "verify"}
+    assert set(NAMES) - set(default_names(SETTINGS, PARTS)) == optional
+    settings = load(environment={"STEPSTREAM_STACK_MORE": ",".join(optional)})
+    assert set(default_names(settings, stack_parts(settings))) >= optional
+
+
+def test_the_stack_goes_on_without_agents_charts_and_optional_jobs() -> None:
+    spare = {process.name for process in PROCESSES if not process.essential}
+    assert spare == {"console", "watch", "curate", "fleet", "inspect", "judge", "verify"}
+    assert not any(set(part.after) & spare for part in PARTS)
+
+
+def test_a_worker_without_a_base_model_is_ready_before_a_version_exists() -> None:
+    assert {worker.ready.address for worker in PROCESSES if worker.name == "worker-0"} == {
+        "http://127.0.0.1:8000/metrics"
+    }
+    settings = resolve_addresses(load(environment={"STEPSTREAM_CONFIG": "demo"}))
+    (worker,) = (part for part in stack_parts(settings) if part.name == "worker-0")
+    assert isinstance(worker, Process)
+    assert worker.ready.address == "http://127.0.0.1:8000/health"

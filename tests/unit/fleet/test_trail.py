@@ -2,12 +2,10 @@
 
 import random
 from itertools import islice
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-import stepstream.demo
 from stepstream.config import load
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.fleet.trail import LENGTH, Trail
@@ -65,7 +63,7 @@ def test_arbitrary_text_from_a_model_is_a_trail_error_or_a_score(tool: str, argu
     assert attempt.answer(reply) in (0.0, 1.0)
 
 
-def test_trail_toml_configures_the_trail() -> None:
-    settings = load(environment={}, file=Path(next(iter(stepstream.demo.__path__))) / "trail.toml")
+def test_the_profile_trail_configures_the_trail() -> None:
+    settings = load(environment={"STEPSTREAM_CONFIG": "trail"})
     assert load_environment(settings.fleet.environment) is Trail
     assert settings.fleet.group_size == settings.learner.group_size

@@ -17,7 +17,7 @@ def build_app(settings: Settings, name: str) -> faust.App:
     """Build an app that reads in the group `stepstream-NAME` and commits nothing itself."""
     folder = state_folder(settings) / "faust"
     folder.mkdir(parents=True, exist_ok=True)  # Faust creates its own folder, but not the parents
-    brokers = [f"aiokafka://{address}" for address in settings.kafka.bootstrap.split(",")]
+    brokers = [f"aiokafka://{address}" for address in settings.kafka.brokers]
     return faust.App(
         settings.kafka.prefix + consumer_group(name),
         broker=brokers,
