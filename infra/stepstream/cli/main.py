@@ -42,6 +42,7 @@ COMMANDS = {
     "keys": ("stepstream.cli.keys:keys", "Create, list and revoke API keys of the gateway."),
     "master-key": ("stepstream.cli.master_key:master_key", "Create and replace the master keys of sealed records."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list versions; promote them and roll them back."),
+    "plan": ("stepstream.cli.plan:plan", "Size a deployment for a number of agents and steps per second."),
     "plan-memory": ("stepstream.cli.plan_memory:plan_memory", "Estimate the memory of training a model on GPUs."),
     "policy": ("stepstream.cli.policy:policy", "Apply, show and list the governance policies of tenants."),
     "quarantine": ("stepstream.cli.quarantine:quarantine", "List, release and hold trajectories kept from training."),
@@ -52,7 +53,7 @@ COMMANDS = {
     "schemas": ("stepstream.cli.schemas:schemas", "List the event schemas; regenerate code and docs from them."),
     "store": ("stepstream.cli.store:store", "Migrate the store's tables and views."),
     "topics": ("stepstream.cli.topics:topics", "List the topics; create or alter them on a cluster."),
-    "up": ("stepstream.cli.up:up", "Run the stack until Ctrl-C."),
+    "up": ("stepstream.cli.up:up", "Run the configured stack until Ctrl-C."),
     "verify": ("stepstream.cli.verify:verify", "Check verification files; calibrate judges."),
     "watch": ("stepstream.cli.watch:watch", "Follow models: versions, decisions, and what each worker serves."),
 }

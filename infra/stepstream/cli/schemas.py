@@ -31,7 +31,7 @@ def docs() -> None:
 
 @schemas.command()
 def generate() -> None:
-    """Write the Python events, docs/protocol.md and docs/settings.md; works only in a checkout."""
+    """Write the Python events, docs/protocol.md, docs/settings.md and the chart's topics; works only in a checkout."""
     from stepstream.config.reference import settings_page
     from stepstream.topics import codegen
 
@@ -43,6 +43,7 @@ def generate() -> None:
         (package / "events.py", codegen.python_module()),
         (checkout / "docs" / "protocol.md", codegen.protocol_page()),
         (checkout / "docs" / "settings.md", settings_page()),
+        (checkout / "infra" / "deploy" / "chart" / "topics.json", codegen.chart_topics()),
     ):
         path.write_text(text, encoding="utf-8")
         click.echo(f"wrote {path.relative_to(checkout)}")

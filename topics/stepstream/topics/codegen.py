@@ -1,6 +1,6 @@
-"""Generate `events.py` and docs/protocol.md from the schemas, the topic catalogue and `comparison.toml`.
+"""Generate `events.py`, docs/protocol.md and the chart's topics from schemas, catalogue and `comparison.toml`.
 
-`stepstream schemas generate` writes both files, and docs/settings.md (`config.reference`). A test fails if a committed
+`stepstream schemas generate` writes the files, and docs/settings.md (`config.reference`). A test fails if a committed
 file differs from the generated one.
 """
 
@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stepstream.config import TopicsSettings
 from stepstream.schemas import names
 from stepstream.schemas.loader import source
 from stepstream.topics.catalogue import TOPICS, Topic
@@ -44,6 +45,25 @@ def python_module() -> str:
         definition = source(name)
         parts.append(_enum(definition) if definition["type"] == "enum" else _record(definition))
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def chart_topics() -> str:
+    """Return the text of infra/deploy/chart/topics.json, from which the Helm chart renders KafkaTopics.
+
+    `partitions` is null for `topics.partitions`; `retention_setting` names the field of `topics` that replaces the
+    retention.
+    """
+    defaults = TopicsSettings()
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": topic.partitions,
+            "retention_setting": topic.retention_setting,
+            "config": topic.settings(defaults),
+        }
+        for topic in TOPICS.values()
+    ]
+    return json.dumps(topics, indent=2) + "\n"
 
 
 def protocol_page() -> str:

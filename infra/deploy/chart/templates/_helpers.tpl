@@ -1,0 +1,46 @@
+{{/* Labels of an object of the process `.name`. */}}
+{{- define "stepstream.labels" -}}
+app.kubernetes.io/name: stepstream
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .name }}
+{{- end }}
+
+{{/* Metrics: every process has them, those with an HTTP port there. */}}
+{{- define "stepstream.port" -}}
+{{ .process.port | default .root.Values.settings.metrics.port }}
+{{- end }}
+
+{{/* Fields that all pods share. */}}
+{{- define "stepstream.pod" -}}
+enableServiceLinks: false
+automountServiceAccountToken: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "stepstream.container" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "stepstream.secrets" -}}
+envFrom:
+{{- range . }}
+  - secretRef: {name: {{ . }}}
+{{- end }}
+{{- end }}

@@ -1,0 +1,92 @@
+"""The compose file matches its schema and runs every process with valid settings; Prometheus reads all of them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from stepstream.config import Settings, load, unknown_variables
+from stepstream.embedded.addresses import resolve_addresses
+from stepstream.embedded.processes import Process, stack_parts
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "infra" / "deploy"
+FILE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+SERVICES: dict[str, Any] = FILE["services"]
+PROCESSES = {
+    part.name.replace("worker-0", "worker"): part
+    for part in stack_parts(resolve_addresses(Settings()))
+    if isinstance(part, Process) and not part.optional
+}
+OURS = sorted(set(SERVICES) & set(PROCESSES))
+MASTER_KEY = "legacy:" + "x" * 32
+
+
+def environment(service: str) -> dict[str, str]:
+    """Return the variables of a service, with an example of each secret."""
+    examples = {"SEAL_MASTER_KEY": MASTER_KEY}
+    return {
+        name: re.sub(r"\$\{(\w+):\?[^}]*\}", lambda found: examples.get(found[1], "example"), str(value))
+        for name, value in SERVICES[service]["environment"].items()
+    }
+
+
+def test_the_file_matches_the_schema_of_compose_files() -> None:
+    schema = json.loads((ROOT / "tests" / "data" / "compose" / "compose-spec.json").read_text())
+    jsonschema.validate(FILE, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(FILE | {"services": {"kafka": {"imag": "x"}}}, schema)
+
+
+def test_every_process_runs_beside_kafka_and_clickhouse() -> None:
+    replaced = {"broker": "kafka", "store": "clickhouse"}
+    assert {replaced.get(name, name) for name in PROCESSES} | {"apply", "prometheus"} == set(SERVICES)
+    for name in OURS:
+        assert SERVICES[name]["command"] == ["python", "-m", PROCESSES[name].module]
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_the_settings_of_each_process_are_valid(service: str) -> None:
+    variables = environment(service)
+    assert unknown_variables(variables) == []
+    settings = load(variables)
+    assert settings.kafka.bootstrap == "kafka:9092"
+    assert resolve_addresses(settings).stack.external == ["broker", "registry", "store"]
+
+
+def test_no_secret_has_a_value_in_the_file() -> None:
+    for service in SERVICES.values():
+        for name, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|KEY|SECRET", name) and "DEFAULT_ACCESS" not in name:
+                assert re.fullmatch(r"\$\{\w+:\?.+\}", value), name
+
+
+def test_ports_are_open_to_this_machine_only_and_images_have_a_version() -> None:
+    for name, service in SERVICES.items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        if name not in (*OURS, "apply"):
+            assert re.search(r":v?\d", service["image"]), service["image"]
+
+
+def test_prometheus_reads_every_process() -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    targets = [
+        target for job in config["scrape_configs"] for group in job["static_configs"] for target in group["targets"]
+    ]
+    for target in targets:
+        name, _, port = target.partition(":")
+        own = load(environment(name))
+        http = {"gateway": own.gateway, "console": own.console, "worker": own.inference, "registry": own.registry}
+        assert int(port) == (http[name].port if name in http else own.metrics.port)
+        assert (http[name].host if name in http else own.metrics.host) == "0.0.0.0"
+    assert sorted(target.partition(":")[0] for target in targets) == OURS
+
+
+def test_what_a_process_keeps_is_on_a_volume() -> None:
+    keep = {name for name in OURS if any("/var/lib/stepstream" in v for v in SERVICES[name].get("volumes", []))}
+    assert keep == {"govern", "label", "measure", "gateway", "learner", "worker"}
+    assert SERVICES["learner"]["volumes"] == SERVICES["worker"]["volumes"]  # versions
