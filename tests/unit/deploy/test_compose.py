@@ -80,9 +80,13 @@ def test_prometheus_reads_every_process() -> None:
     for target in targets:
         name, _, port = target.partition(":")
         own = load(environment(name))
-        http = {"gateway": own.gateway, "console": own.console, "worker": own.inference, "registry": own.registry}
-        assert int(port) == (http[name].port if name in http else own.metrics.port)
-        assert (http[name].host if name in http else own.metrics.host) == "0.0.0.0"
+        listens = {
+            "gateway": (own.gateway.host, own.gateway.port),
+            "console": (own.console.host, own.console.port),
+            "worker": (own.inference.host, own.inference.port),
+            "registry": (own.registry.host, own.registry.port),
+        }
+        assert listens.get(name, (own.metrics.host, own.metrics.port)) == ("0.0.0.0", int(port))
     assert sorted(target.partition(":")[0] for target in targets) == OURS
 
 
