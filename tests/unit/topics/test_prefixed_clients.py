@@ -1,14 +1,24 @@
 """Test that names get the prefix on the way to the cluster, and lose it on the way back."""
 
+import inspect
+import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pydantic import ValidationError
 
 from stepstream.config import KafkaSettings
 from stepstream.topics.client import admin_client, consumer, producer
-from stepstream.topics.prefixed_clients import Names, PrefixedAdminClient, PrefixedConsumer, PrefixedProducer
+from stepstream.topics.prefixed_clients import (
+    WITHOUT_NAMES,
+    Names,
+    PrefixedAdminClient,
+    PrefixedConsumer,
+    PrefixedProducer,
+)
 
 NAMES = Names("blue.")
 
@@ -47,3 +57,29 @@ def test_only_a_prefix_makes_prefixed_clients() -> None:
 def test_a_prefix_that_could_meet_another_is_refused(prefix: str) -> None:
     with pytest.raises(ValidationError):
         KafkaSettings(prefix=prefix)
+
+
+def signature_of(method: Any) -> str:
+    """Return a method's parameters and result; of a method in C, the first lines of its documentation."""
+    try:
+        return str(inspect.signature(method))
+    except ValueError:
+        return "\n".join((method.__doc__ or "").strip().splitlines()[:1])
+
+
+@pytest.mark.parametrize(
+    ("client", "base"), [(PrefixedConsumer, Consumer), (PrefixedProducer, Producer), (PrefixedAdminClient, AdminClient)]
+)
+def test_no_method_passes_a_name_on_as_it_is(client: type, base: type) -> None:
+    for name in (name for name in dir(base) if not name.startswith("_")):
+        method = getattr(client, name)
+        assert name in vars(client) or name in WITHOUT_NAMES
+        if name in WITHOUT_NAMES:
+            parameters = signature_of(getattr(base, name)).partition("(")[2]
+            assert not re.search("topic|partition|group|offset|message|resource", parameters, re.IGNORECASE), name
+        elif method.__name__ == "refuse":
+            with pytest.raises(NotImplementedError, match=name):
+                method(None)
+        else:
+            source = inspect.getsource(method)
+            assert "_names" in source or "_full" in source or name == "poll", name

@@ -1,18 +1,28 @@
 """Put `kafka.prefix` before names on the way to the cluster, and remove it on the way back.
 
 It is part of the names of topics, consumer groups and transactional ids. The rest of the code uses the catalogue's
-names, and so do the messages of these clients. Methods that are not here pass names on as they are: add a method here
-before you use it.
+names, and so do the messages of these clients. Methods that are not here, and that take or return such names, raise:
+add a method here before you use it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka as kafka
 from confluent_kafka import KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
+_Client = TypeVar("_Client", bound=type)
 OnPartitions = Callable[[kafka.Consumer, list[TopicPartition]], None]
+WITHOUT_NAMES = frozenset(
+    {
+        *("close", "cluster_id", "describe_cluster", "flush", "memberid", "purge", "set_sasl_credentials"),
+        *("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"),
+        *("consumer_group_metadata", "unassign", "unsubscribe"),
+        *("alter_user_scram_credentials", "describe_user_scram_credentials"),
+    }
+)
+"""Methods of all clients that neither take nor return the name of a topic or group."""
 
 
 class Names:
@@ -70,6 +80,23 @@ def _renamed(partition: TopicPartition, name: str) -> TopicPartition:
     return TopicPartition(name, partition.partition, partition.offset, partition.metadata or "")
 
 
+def _refusing(client: _Client) -> _Client:
+    """Let the methods that a class inherits from confluent-kafka's raise, except those without names."""
+    base = client.__mro__[1]
+    for name in dir(base):
+        if not name.startswith("_") and name not in vars(client) and name not in WITHOUT_NAMES:
+            setattr(client, name, _refuse(f"{base.__name__}.{name}"))
+    return client
+
+
+def _refuse(method: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(f"{method} would use names without `kafka.prefix`: add it to {__name__}")
+
+    return refuse
+
+
+@_refusing
 class PrefixedConsumer(kafka.Consumer):
     """A consumer in the terms of the catalogue."""
 
@@ -98,11 +125,17 @@ class PrefixedConsumer(kafka.Consumer):
         """As `Consumer.consume`."""
         return [self._names.shorten(message) for message in super().consume(*arguments, **options)]
 
-    def commit(self, *arguments: Any, **options: Any) -> Any:
-        """As `Consumer.commit`, with offsets or none."""
-        if "offsets" in options:
-            options["offsets"] = self._names.full_partitions(options["offsets"])
-        return super().commit(*arguments, **options)
+    def poll(self, timeout: float = -1) -> Message | None:
+        """As `Consumer.poll`."""
+        message = super().poll(timeout)
+        return None if message is None else self._names.shorten(message)
+
+    def commit(self, *, offsets: list[TopicPartition] | None = None, asynchronous: bool = True) -> Any:  # type: ignore[override]
+        """As `Consumer.commit`, without messages."""
+        commit: Any = super().commit
+        if offsets is None:
+            return commit(asynchronous=asynchronous)
+        return commit(offsets=self._names.full_partitions(offsets), asynchronous=asynchronous)
 
     def committed(self, partitions: list[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
         """As `Consumer.committed`."""
@@ -126,6 +159,7 @@ class PrefixedConsumer(kafka.Consumer):
         return self._names.short_topics(super().list_topics(name, timeout))
 
 
+@_refusing
 class PrefixedProducer(kafka.Producer):
     """A producer in the terms of the catalogue."""
 
@@ -147,7 +181,12 @@ class PrefixedProducer(kafka.Producer):
         """As `Producer.send_offsets_to_transaction`."""
         super().send_offsets_to_transaction(self._names.full_partitions(positions), *arguments)
 
+    def poll(self, timeout: float = -1) -> int:
+        """As `Producer.poll`; `produce` renames the messages of its callbacks."""
+        return super().poll(timeout)
 
+
+@_refusing
 class PrefixedAdminClient(AdminClient):
     """An admin client in the terms of the catalogue."""
 
@@ -190,6 +229,10 @@ class PrefixedAdminClient(AdminClient):
     def incremental_alter_configs(self, resources: list[ConfigResource], **options: Any) -> Any:  # type: ignore[override]
         """As `AdminClient.incremental_alter_configs`, for topics."""
         return super().incremental_alter_configs([self._full_resource(one) for one in resources], **options)
+
+    def poll(self, timeout: float = -1) -> int:
+        """As `AdminClient.poll`."""
+        return super().poll(timeout)
 
     def _full_resource(self, resource: ConfigResource) -> ConfigResource:
         entries = list(resource.incremental_configs)

@@ -77,7 +77,7 @@ def _groups_at_end(settings: Settings, source: str) -> dict[str, list[str]]:
 
 
 def _check_ended(settings: Settings, group: str) -> None:
-    admin = client.admin_client(settings.kafka)
+    admin = client.admin_client(settings.kafka.model_copy(update={"prefix": ""}))  # the group's name is whole
     described = admin.describe_consumer_groups([group], request_timeout=_CALL_S)[group].result()
     if described.state not in (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD):
         raise CopyRefused(
