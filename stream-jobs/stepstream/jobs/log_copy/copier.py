@@ -1,8 +1,9 @@
 """Copy records to the topics of another prefix, each once: byte for byte, partitioned anew by key.
 
-A transaction holds a batch of copies and the positions after it in the source, in the consumer group `stepstream-copy`
-of the target. So a killed copy goes on where its last transaction ended. One consumer reads all partitions, and the
-records of a key come from one partition, so they keep their order.
+A transaction holds a batch of copies and the positions after it in source and target, in the consumer group
+`stepstream-copy` of the target. So a killed copy goes on where its last transaction ended, and notices what others
+wrote to the target meanwhile. One consumer reads all partitions, and the records of a key come from one partition, so
+they keep their order.
 """
 
 import time
@@ -102,10 +103,12 @@ class LogCopier(AbstractContextManager["LogCopier"]):
             )
         self._next = self._reader.ends(target)
         self._positions = self._reader.start_positions(source)
-        if not committed:
+        if committed:
+            self._check_since_last_copy()
+        else:
             self._check_empty()
             # Before the first copy, so that the copies of a killed process are recognised.
-            self._write([], self._positions)
+            self._write([], self._positions | self._next)
         self._consumer.assign([TopicPartition(*one, offset) for one, offset in self._positions.items()])
 
     def _check_empty(self) -> None:
@@ -115,6 +118,14 @@ class LogCopier(AbstractContextManager["LogCopier"]):
                 f"{', '.join(full[:3])} of the target have records that no copy from '{self._source}' wrote: copy to a "
                 "new prefix, and start its producers and jobs after the copy"
             )
+
+    def _check_since_last_copy(self) -> None:
+        """Check that nobody wrote to the target since the last transaction; skip the records of aborted ones."""
+        topics, numbers = {topic for topic, _ in self._next}, {number for _, number in self._next}
+        ends = {one: entry.offset for one, entry in self._reader.committed(topics, numbers).items()}
+        since = {one: (ends[one], end) for one, end in self._next.items() if one in ends}  # an earlier release: none
+        for batch in self._reader.read(since):
+            self._refuse_writer(batch[0].topic)
 
     def _partitions(self, prefix: str) -> list[tuple[str, int]]:
         """Return the partitions of all copied topics of a prefix, under their names in the cluster.
@@ -166,7 +177,7 @@ class LogCopier(AbstractContextManager["LogCopier"]):
 
     def _write(self, messages: list[Message], positions: dict[tuple[str, int], int]) -> None:
         """Write copies and the positions after them in one transaction."""
-        self._producer.begin_transaction()
+        self._begin()
         for message in messages:
             kind, timestamp_ms = message.timestamp()
             self._produce(
@@ -176,17 +187,16 @@ class LogCopier(AbstractContextManager["LogCopier"]):
                 headers=message.headers() or [],
                 **({"timestamp": timestamp_ms} if kind == TIMESTAMP_CREATE_TIME else {}),
             )
-        self._send_positions(self._group, [TopicPartition(*one, offset) for one, offset in positions.items()])
-        self._commit()
+        self._commit(positions)
 
     def delete(self, keys: list[tuple[str, bytes]]) -> None:
         """Delete keys of compacted topics of the target, given as topic and key, in one transaction."""
         if not keys:
             return
-        self._producer.begin_transaction()
+        self._begin()
         for topic, key in keys:
             self._produce(self._target + topic, key=key, value=None)
-        self._commit()
+        self._commit({})
 
     def finish(self, groups: dict[str, list[str]]) -> None:
         """Commit the ends of the target's topics as the positions of groups, and mark the copy as finished, at once.
@@ -224,6 +234,10 @@ class LogCopier(AbstractContextManager["LogCopier"]):
                 )
             time.sleep(_POLL_S)  # the mark at the end of the last transaction is being written
 
+    def _begin(self) -> None:
+        self._written.clear()
+        self._producer.begin_transaction()
+
     def _produce(self, topic: str, **record: Any) -> None:
         while True:
             try:
@@ -241,17 +255,19 @@ class LogCopier(AbstractContextManager["LogCopier"]):
         member = GroupMember(group, -1, "", None).encode()
         self._producer.send_offsets_to_transaction(positions, member, _CALL_S)
 
-    def _commit(self) -> None:
-        self._written.clear()
+    def _commit(self, positions: dict[tuple[str, int], int]) -> None:
+        """Commit the open transaction with positions of the source and the ends of its copies in the target."""
         if self._producer.flush(_CALL_S):
             raise DeliveryFailed(f"copies were not acknowledged within {_CALL_S:g} s: run the copy again")
-        written = {one: sorted(offsets) for one, offsets in self._written.items()}
-        for (topic, partition), offsets in written.items():
-            if offsets != list(range(self._next[topic, partition], self._next[topic, partition] + len(offsets))):
+        ends = {}
+        for (topic, partition), offsets in self._written.items():
+            begin = self._next[topic, partition]
+            if sorted(offsets) != list(range(begin, begin + len(offsets))):
                 self._refuse_writer(topic)
+            ends[topic, partition] = begin + len(offsets) + 1  # the end of the transaction takes an offset too
+        self._send_positions(self._group, [TopicPartition(*one, offset) for one, offset in (positions | ends).items()])
         self._producer.commit_transaction(_CALL_S)
-        for one, offsets in written.items():
-            self._next[one] = offsets[-1] + 2  # the end of the transaction takes an offset too
+        self._next |= ends
 
     def _refuse_writer(self, topic: str) -> None:
         raise CopyRefused(
