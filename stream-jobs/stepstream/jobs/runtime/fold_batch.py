@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from stepstream.jobs.runtime.fold import FoldJob, Partition
-from stepstream.jobs.runtime.fold_errors import describe, is_of_fold, trace
+from stepstream.jobs.runtime.fold_errors import build_fold, describe, is_of_fold, trace
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes
@@ -70,7 +70,7 @@ class BatchFolder:
                 self._apply(partition, records, set_aside, changes, out, one_by_one=one_by_one)
                 return changes, out
             except _FoldFailed as failed:
-                partition.fold = self._job.fold(partition.state)
+                partition.fold = build_fold(self._job, partition.number, partition.state)
                 if failed.record is None:  # after the batch: find the record by folding one at a time
                     one_by_one = True
                     continue

@@ -1,5 +1,6 @@
 """Tell the exceptions of a fold from faults of its surroundings, and describe them without content of records."""
 
+import logging
 import traceback
 from pathlib import Path
 
@@ -7,8 +8,12 @@ from confluent_kafka import KafkaException
 
 from stepstream.config import SettingsError
 from stepstream.core.process import Fatal
+from stepstream.jobs.runtime.fold import Fold, FoldJob
 from stepstream.jobs.runtime.retry import Cancelled
+from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.codec import RegistryUnavailable
+
+log = logging.getLogger(__name__)
 
 _NOT_THE_FOLD = (Cancelled, Fatal, SettingsError, RegistryUnavailable, KafkaException, OSError, MemoryError)
 
@@ -29,3 +34,21 @@ def describe(error: Exception) -> str:
 def trace(error: Exception) -> str:
     """Return the trace of an exception without its text."""
     return "".join(traceback.format_tb(error.__traceback__))
+
+
+def build_fold(job: FoldJob, number: int, state: PartitionState) -> Fold:
+    """Build the fold of a partition.
+
+    Raises:
+        Fatal: the fold cannot read the state. No record is at fault that could be set aside.
+    """
+    try:
+        return job.fold(state)
+    except Exception as error:
+        if not is_of_fold(error):
+            raise
+        log.error("%s", trace(error))
+        raise Fatal(
+            f"{job.name} cannot read the state of partition {number} in {state.folder}, {describe(error)}: start the "
+            "release that wrote it, or move this folder away, and the partition is built from a snapshot and the log"
+        ) from error

@@ -18,6 +18,7 @@ from stepstream.core.process import Fatal
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold import FoldJob, Partition
 from stepstream.jobs.runtime.fold_batch import FAILED, BatchFolder, Position
+from stepstream.jobs.runtime.fold_errors import build_fold
 from stepstream.jobs.runtime.log_reader import Committed, LogReader
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.snapshots import SnapshotRestorer
@@ -60,7 +61,8 @@ class Recovery:
 
         Raises:
             Cancelled: the work was cancelled while waiting for a broker or the registry.
-            Fatal: another process holds a state folder, or the log has deleted records that a state needs.
+            Fatal: another process holds a state folder, a fold cannot read its state, or the log has deleted records
+                that a state needs.
         """
         numbers = sorted(numbers)
         states = []
@@ -74,7 +76,7 @@ class Recovery:
                 states.append(state)
                 of_partition = {topic: committed[topic, number] for topic, n in committed if n == number}
                 missing, committed_ticks[number] = self._synchronize(number, state, identity, of_partition)
-                partitions[number] = Partition(number, state, self._job.fold(state))
+                partitions[number] = Partition(number, state, build_fold(self._job, number, state))
                 if missing or committed_ticks[number] != state.ticks:
                     behind[number] = missing
                     partitions[number].rebuilt = _count(missing) >= WORTH_A_SNAPSHOT

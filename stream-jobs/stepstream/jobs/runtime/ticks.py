@@ -12,7 +12,7 @@ from time import monotonic
 
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold import FoldJob, Partition
-from stepstream.jobs.runtime.fold_errors import describe, is_of_fold, trace
+from stepstream.jobs.runtime.fold_errors import build_fold, describe, is_of_fold, trace
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.state import Changes
@@ -82,7 +82,7 @@ class Ticks:
         return tick
 
     def _postpone(self, partition: Partition, error: Exception) -> None:
-        partition.fold = self._job.fold(partition.state)
+        partition.fold = build_fold(self._job, partition.number, partition.state)
         # The exponent has a bound, since a tick may fail for months.
         pause_s = min(_FIRST_PAUSE_S * 2 ** min(partition.failed_ticks, 30), _LONGEST_PAUSE_S)
         partition.failed_ticks += 1

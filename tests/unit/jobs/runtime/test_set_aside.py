@@ -12,6 +12,7 @@ from stepstream.core.process import Fatal
 from stepstream.jobs import label
 from stepstream.jobs.label import Label
 from stepstream.jobs.labels.fold import LabelFold
+from stepstream.jobs.labels.trajectory_store import HEADS
 
 STEPS, FEEDBACK, LABELS, LETTERS = "governed-steps", "governed-feedback", "labeled-trajectories", "dead-letters"
 
@@ -134,3 +135,26 @@ def test_a_fault_of_a_service_or_disk_is_not_the_record_s(
     with pytest.raises(type(error)):
         worker.deliver(10_000)
     assert worker.log.events(LETTERS) == []
+
+
+def test_a_state_that_the_fold_cannot_read_ends_the_worker_until_its_folder_is_moved(worker: Worker) -> None:
+    for step in make_steps("a", 2):
+        worker.log.append(STEPS, "a", CODEC.encode(STEPS, as_governed(step)))
+    run(worker)
+    assert worker.processor is not None
+    [partition] = worker.processor._partitions.values()
+    changes = partition.state.begin()
+    [name] = [name for name, _ in partition.state.scan(HEADS)]
+    changes.put(HEADS + name, b"no head")
+    partition.state.write(changes, {}, 0)
+    folder = partition.state.folder
+    worker.kill()
+    with pytest.raises(
+        Fatal, match=rf"label cannot read the state of partition 0 in {folder}, the fold raises JSONDec"
+    ):
+        worker.own()
+    worker.kill()
+    folder.rename(folder.with_name("moved"))
+    worker.log.append(FEEDBACK, "a", CODEC.encode(FEEDBACK, as_governed(make_ending("a", 2))))
+    run(worker)
+    assert complete(worker.log).keys() == {"a"}
