@@ -113,6 +113,12 @@ class LabelSettings(Section):
     max_feedback: int = setting(
         20_000, "Largest number of feedback events of a trajectory. Further ones become dead letters.", ge=1
     )
+    max_trajectories: int = setting(
+        1_000_000,
+        "Largest number of closed trajectories that `label` keeps of a partition; `verify` and `measure` keep as many, "
+        "open ones included. The oldest make room. Later events of these begin a new one.",
+        ge=1,
+    )
     max_orphans: int = setting(
         100_000,
         "Largest number of trajectories of a partition with feedback and without steps. The oldest make room for new "

@@ -32,10 +32,11 @@ class Measure:
     def __init__(self, settings: Settings) -> None:
         # The newest revision that `label` can publish counts from the closure; its own follows within a day or two.
         self._keep_days = settings.label.keep_days + _SLACK_DAYS
+        self._max_trajectories = settings.label.max_trajectories
 
     def fold(self, state: PartitionState) -> MeasureFold:
         """Return the fold of one partition."""
-        return MeasureFold(state, keep_days=self._keep_days)
+        return MeasureFold(state, keep_days=self._keep_days, max_trajectories=self._max_trajectories)
 
 
 def main(settings: Settings, stop: Stop) -> None:

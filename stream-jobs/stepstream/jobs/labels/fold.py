@@ -137,21 +137,25 @@ class LabelFold:
             out.count(metrics.STATE_REMOVED.labels("orphan", "cap"))
 
     def due(self, now_ms: int) -> bool:
-        """Return True if a timeout or a retention period has ended, or if policies or specifications have changed."""
-        return self._timeouts.due(now_ms) or now_ms // DAY_MS > self._swept_day or self._review.due()
+        """Return True if a deadline or retention period has passed, at the cap, or after a change of policies."""
+        return self._timeouts.due(now_ms) or self._must_delete(now_ms) or self._review.due()
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Delete expired trajectories, decide timeouts, and review labels after a change of policies or specs."""
-        if now_ms // DAY_MS > self._swept_day:
-            day = now_ms // DAY_MS
-            deleted = self._state.delete_before(day - self._settings.keep_days, _DELETED_PER_TICK, changes)
-            if deleted < _DELETED_PER_TICK:
+        if self._must_delete(now_ms):
+            day, most = now_ms // DAY_MS, self._settings.max_trajectories
+            deleted = self._state.delete_expired(day - self._settings.keep_days, most, _DELETED_PER_TICK, changes)
+            if deleted.total() < _DELETED_PER_TICK:
                 self._swept_day = day
-            out.count(metrics.STATE_REMOVED.labels("trajectory", "age"), deleted)
+            for why, count in deleted.items():
+                out.count(metrics.STATE_REMOVED.labels("trajectory", why), count)
         # Before the review: timeouts are decided by what is written.
         self._timeouts.decide(now_ms, out)
         if not out.replaying:  # else it would be recorded as done, with nothing published
             self._review_changed(changes, out)
+
+    def _must_delete(self, now_ms: int) -> bool:
+        return now_ms // DAY_MS > self._swept_day or self._state.expiring > self._settings.max_trajectories
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Record a label that the job published before this state was built."""

@@ -6,6 +6,7 @@ wait for a timeout, and those that closed on each day.
 """
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import cast
 
@@ -16,12 +17,13 @@ from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.labels.trajectory_store import TrajectoryStore, name_of
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
+from stepstream.jobs.runtime.stored_count import StoredCount
 from stepstream.topics.catalogue import GOVERNED_FEEDBACK, GOVERNED_STEPS
 from stepstream.topics.events import Feedback, Step
 
 DAY_MS = 24 * 3600 * 1000
 
-_STEP, _DEMONSTRATION, _WAITING, _EXPIRY, _ORPHAN = b"s", b"d", b"o", b"x", b"n"
+_STEP, _DEMONSTRATION, _WAITING, _EXPIRY, _EXPIRIES, _ORPHAN = b"s", b"d", b"o", b"x", b"k", b"n"
 _TIME = struct.Struct(">Q")
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
@@ -39,6 +41,7 @@ class LabelState:
         self._steps: dict[bytes, Step] = {}
         self.orphans = sum(1 for _ in state.scan(_ORPHAN))
         """Number of trajectories with feedback and without steps."""
+        self._expiries = StoredCount(state, _EXPIRIES, _EXPIRY)
 
     def find(self, tenant: str | None, trajectory_id: str, changes: Changes) -> tuple[bytes, TrajectoryState]:
         """Return the name and the trajectory of an event, from the cache or the state; a new one if none is saved."""
@@ -144,24 +147,42 @@ class LabelState:
     def add_expiry(self, day: int, name: bytes, changes: Changes) -> None:
         """Record the day from which the retention period of a trajectory counts."""
         changes.put(_EXPIRY + _DAY.pack(day) + name, b"")
+        self._expiries.add(1, changes)
 
     def remove_expiry(self, day: int, name: bytes, changes: Changes) -> None:
         """Remove what `add_expiry` recorded."""
         changes.delete(_EXPIRY + _DAY.pack(day) + name)
+        self._expiries.add(-1, changes)
 
-    def delete_before(self, day: int, limit: int, changes: Changes) -> int:
-        """Delete trajectories whose retention period began before this day, at most `limit`; return their number."""
-        deleted = 0
+    @property
+    def expiring(self) -> int:
+        """Number of trajectories whose retention period has begun."""
+        return self._expiries.value
+
+    def delete_expired(self, day: int, most: int, limit: int, changes: Changes) -> Counter[str]:
+        """Delete trajectories whose retention period has begun, the oldest first, at most `limit`.
+
+        Args:
+            day: those whose period began before this day are deleted.
+            most: largest number that is left.
+            limit: largest number of deletions.
+            changes: of the state.
+
+        Returns:
+            The numbers of those deleted for their `age` and for the `cap`.
+        """
+        deleted: Counter[str] = Counter()
         for entry, _ in self._state.scan(_EXPIRY):
-            if deleted == limit or _DAY.unpack_from(entry)[0] >= day:
+            began = _DAY.unpack_from(entry)[0]
+            if deleted.total() == limit or (began >= day and self.expiring <= most):
                 break
             name = entry[_DAY.size :]
             trajectory = self.saved(name, changes)
             if trajectory is None:
-                changes.delete(_EXPIRY + entry)
+                self.remove_expiry(began, name, changes)
             else:
                 self.delete(name, trajectory, changes)
-            deleted += 1
+            deleted["age" if began < day else "cap"] += 1
         return deleted
 
     def hand_over_unowned(

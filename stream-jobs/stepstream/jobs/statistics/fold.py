@@ -33,9 +33,15 @@ class MeasureFold:
     sums are deleted with their window (`log_window.py`).
     """
 
-    def __init__(self, state: PartitionState, *, keep_days: int) -> None:
-        """Create the fold; `keep_days` must be longer than `label` keeps a closed trajectory."""
-        self._expiry = Expiry(state, keep_days)
+    def __init__(self, state: PartitionState, *, keep_days: int, max_trajectories: int) -> None:
+        """Create the fold.
+
+        Args:
+            state: of the partition.
+            keep_days: time to keep a trajectory after its newest revision; longer than `label` keeps a closed one.
+            max_trajectories: largest number of trajectories that are kept.
+        """
+        self._expiry = Expiry(state, keep_days, 2 * max_trajectories)  # each may have a group of its own
         self._snapshots: dict[bytes, TrajectoryStats] = {}
         self._components = ComponentFold(JOB)
         self._changed_ms = 0

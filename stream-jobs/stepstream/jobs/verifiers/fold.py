@@ -25,6 +25,7 @@ from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
+from stepstream.jobs.runtime.stored_count import StoredCount
 from stepstream.jobs.verifiers.base import Case, Verdict
 from stepstream.jobs.verifiers.cases import cases_of
 from stepstream.jobs.verifiers.pool import CaseResult
@@ -38,7 +39,7 @@ NAME = "verify"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 
-_STEP, _DONE, _EXPIRY = b"s", b"v", b"x"
+_STEP, _DONE, _EXPIRY, _EXPIRIES = b"s", b"v", b"x", b"k"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 _DAY_MS = 24 * 3600 * 1000
@@ -92,6 +93,7 @@ class VerifyFold:
         self._verifications, self._judges = verifications, judges
         self._keep_days, self._swept_day = keep_days, 0
         self._limits = limits
+        self._expiries = StoredCount(state, _EXPIRIES, _EXPIRY)
         self._touched: dict[bytes, tuple[TrajectoryState, Record]] = {}
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
@@ -141,36 +143,46 @@ class VerifyFold:
             self._judge(work, out)
 
     def due(self, now_ms: int) -> bool:
-        """Return True once a day, when old trajectories expire."""
-        return now_ms // _DAY_MS > self._swept_day
+        """Return True once a day, when old trajectories expire, and if there are too many."""
+        return now_ms // _DAY_MS > self._swept_day or self._expiries.value > self._limits.max_trajectories
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Delete the trajectories without an event since `keep_days`, closed or not, a part of them in each tick."""
+        """Delete the trajectories without an event since `keep_days`, closed or not, a part of them in each tick.
+
+        Beyond the cap, delete those with the oldest newest event.
+        """
         day = now_ms // _DAY_MS
         expired = 0
         for entry, _ in self._state.scan(_EXPIRY):
             if expired == _EXPIRED_PER_TICK:
                 return
-            if _DAY.unpack_from(entry)[0] >= day - self._keep_days:
+            kept_day, is_full = _DAY.unpack_from(entry)[0], self._expiries.value > self._limits.max_trajectories
+            if kept_day >= day - self._keep_days and not is_full:
                 break
             expired += 1
             name = entry[_DAY.size :]
             trajectory = self._saved(name, changes)
             if trajectory is None:
-                changes.delete(_EXPIRY + entry)
+                self._forget(kept_day, name, changes)
                 continue
-            if (newest := trajectory.arrived_ms // _DAY_MS) >= day - self._keep_days:
-                changes.delete(_EXPIRY + entry)
+            newest = trajectory.arrived_ms // _DAY_MS
+            if newest >= day - self._keep_days and (newest > kept_day or not is_full):
+                self._forget(kept_day, name, changes)
                 self._keep(name, trajectory, newest, changes)
                 self._store.put(name, trajectory, changes)
                 continue
-            out.count(metrics.STATE_REMOVED.labels("trajectory", "age"))
+            out.count(metrics.STATE_REMOVED.labels("trajectory", "cap" if newest >= day - self._keep_days else "age"))
             self._delete(name, trajectory, changes)
         self._swept_day = day
 
     def _keep(self, name: bytes, trajectory: TrajectoryState, day: int, changes: Changes) -> None:
         trajectory.kept_day = day
         changes.put(_EXPIRY + _DAY.pack(day) + name, b"")
+        self._expiries.add(1, changes)
+
+    def _forget(self, day: int, name: bytes, changes: Changes) -> None:
+        changes.delete(_EXPIRY + _DAY.pack(day) + name)
+        self._expiries.add(-1, changes)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Do nothing: the steps tell what was judged."""
@@ -256,11 +268,9 @@ class VerifyFold:
     def _delete(self, name: bytes, trajectory: TrajectoryState, changes: Changes) -> None:
         self._store.delete(name, trajectory, changes)
         release_id(trajectory, changes)
-        for key in (
-            _EXPIRY + _DAY.pack(max(0, trajectory.kept_day)) + name,
-            _DONE + name,
-            *(_step_key(name, index) for index in trajectory.indices),
-        ):
+        if trajectory.kept_day >= 0:
+            self._forget(trajectory.kept_day, name, changes)
+        for key in (_DONE + name, *(_step_key(name, index) for index in trajectory.indices)):
             changes.delete(key)
 
 

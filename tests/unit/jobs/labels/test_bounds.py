@@ -6,7 +6,8 @@ from fold_harness import state_added, state_removed
 from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, successful_trajectory
 from stream_records import make_ending, make_feedback, make_steps
 
-from stepstream.jobs.labels import fold, review
+from stepstream.jobs.labels import fold, review, state
+from stepstream.topics.ids import trajectory_name
 
 DAY_MS = 86_400_000
 LETTERS = "dead-letters"
@@ -102,6 +103,33 @@ def test_old_trajectories_are_deleted_in_slices() -> None:
         assert not run.fold.due(NOW_MS + 32 * DAY_MS)
     finally:
         fold_module._DELETED_PER_TICK = limit
+
+
+def test_the_oldest_closed_trajectories_make_room_for_new_ones() -> None:
+    removed = state_removed("trajectory", "cap")
+    run = Run(max_trajectories=2)
+    run.labels(*successful_trajectory("open")[:3])
+    for n in range(4):
+        at_ms = NOW_MS + n * DAY_MS
+        run.feed([run.record(topic, event, at_ms=at_ms) for topic, event in successful_trajectory(f"t{n}")])
+    run.restart()
+    run.tick(NOW_MS)
+    assert not run.fold.due(NOW_MS)
+    kept = {key[1:] for key in run.state.content if key.startswith(b"h")}
+    assert kept == {trajectory_name("default", name) for name in ("open", "t2", "t3")}
+    assert state_removed("trajectory", "cap") - removed == 2
+
+
+def test_the_cap_holds_for_a_state_of_a_release_that_counted_nothing() -> None:
+    run = Run(max_trajectories=2)
+    for n in range(2):
+        run.labels(*successful_trajectory(f"t{n}"))
+    del run.state.content[state._EXPIRIES]
+    run.restart()
+    run.tick(NOW_MS)
+    assert not run.fold.due(NOW_MS)
+    run.labels(*successful_trajectory("t2"))
+    assert run.fold.due(NOW_MS)
 
 
 def test_what_is_saved_and_removed_is_counted() -> None:

@@ -15,7 +15,7 @@ from stepstream.jobs.statistics.cohorts import REWARD_UNIT
 from stepstream.jobs.statistics.component_sums import from_records
 from stepstream.topics.catalogue import COMPONENT_STATS, TRAJECTORY_STATS
 from stepstream.topics.events import new_labeled_step, new_labeled_trajectory, new_tool_use
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import derived_id, trajectory_name
 
 SUMS = [
     "trajectories",
@@ -246,3 +246,17 @@ def test_trajectories_and_groups_expire_and_sums_remain() -> None:
     ]
     [*_, after] = [e for e in feed(run, labelled("c")) if e["scope"] == "cohort"]
     assert after["trajectories"] == before["trajectories"] + 1
+
+
+def test_the_oldest_trajectories_and_groups_make_room_for_new_ones() -> None:
+    kinds = ("trajectory", "group")
+    removed = [state_removed(kind, "cap") for kind in kinds]
+    run, at_ms = measure_run(max_trajectories=2), 1_760_000_100_000
+    for number, name in enumerate("abcd"):
+        feed(run, labelled(name, group_id=name), at_ms=at_ms + number * DAY_MS)
+    run.tick(at_ms)
+    assert not run.fold.due(at_ms)
+    assert {key[1:] for key in run.state.content if key.startswith(b"t")} == {
+        trajectory_name("default", name) for name in "cd"
+    }
+    assert [state_removed(kind, "cap") - before for kind, before in zip(kinds, removed, strict=True)] == [2, 2]

@@ -300,3 +300,17 @@ def test_what_never_closes_or_has_no_step_expires() -> None:
     assert {key[1:17] for key in run.state.content if key[:1] == b"h"} == {trajectory_name("default", "open")}
     run.tick(1_760_000_100_000 + 6 * day_ms)
     assert run.state.content == {}
+
+
+def test_the_oldest_trajectories_make_room_for_new_ones() -> None:
+    removed = state_removed("trajectory", "cap")
+    run, at_ms = fold_run(verification(Scripted(Verdict(1.0))), max_trajectories=2), 1_760_000_100_000
+    for day, name in enumerate(["a", "b", "c", "d", "a"]):  # the oldest gets a step later
+        [step, last] = talk(name)
+        sent = last if day == 4 else step
+        run.feed([run.record("governed-steps", sent, at_ms=at_ms + day * DAY_MS // 4)])
+    run.tick(at_ms)
+    kept = {key[1:] for key in run.state.content if key.startswith(b"h")}
+    assert kept == {trajectory_name("default", name) for name in ("a", "d")}
+    assert not run.fold.due(at_ms)
+    assert state_removed("trajectory", "cap") - removed == 2
