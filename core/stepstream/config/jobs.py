@@ -40,7 +40,13 @@ class JobsSettings(Section):
         "an error, or `accept` the loss, count it and go on with the records that are left.",
     )
     batch: int = setting(500, "Largest number of records in one batch.", unit="records", ge=1)
-    within_s: float = setting(0.0, "Longest time to fill a batch after its first record.", unit="s", ge=0)
+    within_s: float = setting(
+        0.0,
+        "Longest time for which records wait at the broker to fill a batch. A batch has a fixed cost, which more "
+        "records share; each job adds up to this time to the latency.",
+        unit="s",
+        ge=0,
+    )
     dead_letter_share: float = setting(
         0.5,
         "Share of dead letters among the last 1,000 records at which a job stops. If one tenant alone causes them, the "

@@ -123,7 +123,7 @@ class JobWorker:
             topics: input topics; those with the same number of partitions are balanced together.
             make: builds the processor from the settings and a function that is true once the work is cancelled.
             batch: largest number of records in a fetch.
-            within_s: longest time to fill a fetch after its first record, in seconds.
+            within_s: longest time for which records wait at the broker to fill a fetch, in seconds.
         """
         self._settings, self._stop, self._name = settings, stop, name
         self._revoking = False
@@ -167,6 +167,8 @@ class JobWorker:
                     started.result()
                 if _coordination_ended(self._app):
                     raise Fatal("the Kafka client's group coordination failed, see above: restart this process")
+                if _fetcher_ended(self._app):
+                    raise Fatal("Faust's fetcher has ended, and no record would be read: restart this process")
                 timeout_s = self._settings.jobs.session_timeout_s
                 if self._refused_at_s is not None and time.monotonic() > self._refused_at_s + timeout_s:
                     raise Fatal("the group refused this worker and did not take it in again: restart this process")
@@ -259,6 +261,12 @@ def _coordination_ended(app: Any) -> bool:
     client = getattr(thread, "_consumer", None)
     task = getattr(getattr(client, "_coordinator", None), "_coordination_task", None)
     return task is not None and task.done()
+
+
+def _fetcher_ended(app: Any) -> bool:
+    """Return True if Faust's fetcher has ended. Faust does not notice it if its task was cancelled."""
+    fetcher = vars(app).get("_fetcher")  # Faust creates it when the app starts
+    return fetcher is not None and fetcher.started and fetcher._shutdown.is_set()
 
 
 def _nothing() -> None:

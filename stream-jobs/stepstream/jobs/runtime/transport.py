@@ -6,7 +6,6 @@ pending transactions.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any, ClassVar, cast
 
@@ -21,6 +20,8 @@ from stepstream.jobs.runtime.record import Record, TopicPartition
 
 _WAIT_S = 0.25
 """Longest wait for records; a position that moves without records is reported this late."""
+_FULL_FETCH_BYTES = 1 << 20
+"""Size at which the broker answers at once a worker that fills its fetches."""
 
 Deliver = Callable[[Any], Awaitable[None]]
 StartPositions = Callable[[Set[TopicPartition]], Mapping[TopicPartition, int]]
@@ -51,7 +52,7 @@ class Transport(driver.Transport):
             start_positions: returns the offsets at which to read newly assigned partitions. It may block: it is called
                 in a thread of its own.
             max_records: largest number of records in a fetch.
-            within_s: longest time to fill a fetch after its first record, in seconds.
+            within_s: longest time for which records wait at the broker to fill a fetch, in seconds.
             prefix: of the names of topics and of the group in the cluster; fetches and positions are without it.
         """
         super().__init__(url, app)
@@ -72,15 +73,27 @@ class _Consumer(driver.Consumer):
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        transport = cast(Transport, self.transport)
         try:
             while not (self._stopped.is_set() or fetcher._stopped.is_set()):
                 fetch, _ = await self._wait_next_records(_WAIT_S)
                 if fetch and self.flow_active:
                     # A rebalance waits for this: it ends the wait and drops the fetch.
-                    await self.wait_first(transport.deliver(cast(Fetch, fetch)), self.suspend_flow.wait())
+                    await self.wait_first(self._deliver(cast(Fetch, fetch)), self.suspend_flow.wait())
         except (ConsumerStoppedError, asyncio.CancelledError):
             if not self.app.should_stop:
+                raise
+
+    async def _deliver(self, fetch: Fetch) -> None:
+        """Hand a fetch over; drop it if Faust empties the queue meanwhile, as in a rebalance: it is read again.
+
+        Faust then cancels the future for which a full queue lets callers wait. In `_drain_messages`, that would look
+        like the end of the fetcher. In a rebalance, Faust's fetcher takes it for a crash and ends the worker.
+        """
+        try:
+            await cast(Transport, self.transport).deliver(fetch)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
                 raise
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
@@ -106,6 +119,10 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         # Faust sets it only with its own transactions. The fetcher reads it when the consumer starts.
         consumer._isolation_level = "read_committed"
+        if transport.within_s:
+            # Otherwise, each record would be fetched alone, by a request that names all partitions.
+            consumer._fetch_min_bytes = _FULL_FETCH_BYTES
+            consumer._fetch_max_wait_ms = int(transport.within_s * 1000)
         return consumer
 
     def member(self) -> GroupMember:
@@ -141,18 +158,13 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = self._ensure_consumer()
         transport = cast(Transport, self.transport)
         member = self.member()
-        records: list[Record] = []
-        until = time.monotonic() + wait_s
-        while (left := transport.max_records - len(records)) > 0:
-            remaining_s = max(0.0, until - time.monotonic())
-            fetched = await self._fetch_records(consumer, active, timeout=remaining_s, max_records=left)
-            if fetched and not records:
-                until = time.monotonic() + transport.within_s
-            for tp, batch in fetched.items():
-                topic = self._short(tp.topic)
-                records += [Record(topic, m.partition, m.offset, m.timestamp, m.key, m.value) for m in batch]
-            if time.monotonic() >= until:
-                break
+        # One call: if another one after it failed, the records of the first would be lost.
+        fetched = await self._fetch_records(consumer, active, timeout=wait_s, max_records=transport.max_records)
+        records = [
+            Record(self._short(tp.topic), m.partition, m.offset, m.timestamp, m.key, m.value)
+            for tp, batch in fetched.items()
+            for m in batch
+        ]
         positions = self._moved_positions(consumer, active)
         if not positions or self.member() != member or not self.consumer.flow_active:
             return None
