@@ -121,7 +121,7 @@ def test_a_session_in_the_path_is_the_trajectory(http: httpx.Client, recorded: R
 def test_a_session_after_the_key_is_the_trajectory(http: httpx.Client, upstream: ScriptedUpstream) -> None:
     name = str(uuid.uuid4())
     assert trajectory(ask(http, authorization=f"Bearer any-key:{name}")) == name
-    assert upstream.headers[-1]["Authorization"] == "Bearer any-key"
+    assert "Authorization" not in upstream.headers[-1]
 
 
 def test_the_trace_id_is_the_trajectory_unless_a_header_names_one(http: httpx.Client) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import SecretStr
+from pydantic import SecretStr, model_validator
 
 from stepstream.config.base import HttpAddress, Port, Section, is_loopback, setting
 
@@ -14,6 +14,14 @@ class ProviderSettings(Section):
     name: str = setting(..., "Name of the provider in messages and metrics.", min_length=1)
     base_url: HttpAddress = setting(..., "Address before the paths of its API, as `https://api.openai.com`.")
     models: list[str] = setting(..., "Names of the models that it serves; `*` matches any characters.", min_length=1)
+    aliases: dict[str, str] = setting(
+        {}, 'Its own names of models that callers name otherwise, as `{"fast": "gpt-5-mini"}`.'
+    )
+    fallbacks: list[str] = setting(
+        [],
+        "Names of providers that get a call in turn, under the same model name, if this one cannot be reached or "
+        "answers 429 or 500 to 529. Their own `aliases` apply; the caller's key does not reach them.",
+    )
     protocols: list[Literal["chat", "responses", "anthropic"]] = setting(
         ["chat"], "Protocols that it speaks. The gateway translates other protocols to chat.", min_length=1
     )
@@ -36,6 +44,11 @@ class GatewaySettings(Section):
         "Base addresses of inference workers, in use until a worker announces itself on the topic `worker-status`; "
         "separate them by commas in the environment.",
         min_length=1,
+    )
+    upstream_key: SecretStr | None = setting(
+        None,
+        "Key that inference workers require (`--api-key` of vLLM). It goes with each call; callers' keys do not. "
+        "Never printed.",
     )
     find_workers: bool = setting(
         True, "Use the workers on the topic `worker-status`; false: only those of `gateway.upstreams`."
@@ -88,7 +101,19 @@ class GatewaySettings(Section):
         ge=1,
     )
     history_days: float = setting(7.0, "Retention of saved responses.", unit="days", gt=0)
-    upstream_deadline_s: float = setting(60.0, "Time to retry a call while no worker answers.", unit="s", ge=0)
+    upstream_deadline_s: float = setting(
+        60.0,
+        "Time to retry a call while no worker answers. A call that a worker had for longer is not sent again.",
+        unit="s",
+        ge=0,
+    )
+    upstream_attempts: int = setting(
+        3,
+        "Workers that may fail with a call before the gateway gives it up: the call itself may be what kills them. "
+        "Refused connections and status 503 do not count.",
+        unit="attempts",
+        ge=1,
+    )
     upstream_silence_s: float = setting(
         600.0, "Time without a byte after which the gateway gives up a worker's response.", unit="s", gt=0
     )
@@ -119,6 +144,20 @@ class GatewaySettings(Section):
     shutdown_s: float = setting(
         10.0, "Time to finish calls at shutdown, and the same time again to deliver events.", unit="s", gt=0
     )
+
+    @model_validator(mode="after")
+    def _check_fallbacks(self) -> "GatewaySettings":
+        declared = {provider.name: provider for provider in self.providers}
+        for provider in self.providers:
+            for name in provider.fallbacks:
+                if name not in declared or name == provider.name:
+                    others = ", ".join(sorted(declared.keys() - {provider.name})) or "none"
+                    raise ValueError(
+                        f"fallback '{name}' of '{provider.name}' is no other provider; those are: {others}"
+                    )
+                if set(provider.protocols).isdisjoint(declared[name].protocols):
+                    raise ValueError(f"fallback '{name}' of '{provider.name}' speaks none of its protocols")
+        return self
 
     @property
     def keys_required(self) -> bool:

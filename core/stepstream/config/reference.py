@@ -78,6 +78,8 @@ def _type(annotation: Any) -> str:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin is list:
         return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return f"table of {_type(arguments[1])}"
     if origin in (Union, types.UnionType):  # with None
         return next(_type(argument) for argument in arguments if argument is not type(None))
     if hasattr(annotation, "__metadata__"):

@@ -14,8 +14,11 @@ from stepstream.topics.events import ApiKey, new_api_key
     ("headers", "expected"),
     [
         ([(b"authorization", b"Bearer sk-abc")], ("", "", "", [(b"authorization", b"Bearer sk-abc")])),
-        ([(b"authorization", b"Bearer any:s-1")], ("", "", "s-1", [(b"authorization", b"Bearer any")])),
-        ([(b"x-api-key", b"any:s-1")], ("", "", "s-1", [(b"x-api-key", b"any")])),
+        ([(b"authorization", b"Bearer any-key:s-1")], ("", "", "s-1", [])),
+        ([(b"x-api-key", b"any-key:s-1")], ("", "", "s-1", [])),
+        ([(b"authorization", b"Bearer any-key")], ("", "", "", [])),
+        ([(b"authorization", b"Bearer id:real")], ("", "", "", [(b"authorization", b"Bearer id:real")])),
+        ([(b"x-api-key", b"any-keys:real")], ("", "", "", [(b"x-api-key", b"any-keys:real")])),
         ([(b"authorization", b"Bearer sk-stepstream-ab12-s3-cr_t:s:1")], ("ab12", "s3-cr_t", "s:1", [])),
         ([(b"x-api-key", b"sk-stepstream-ab12-s")], ("ab12", "s", "", [])),
         ([(b"authorization", b"Basic dXNlcjpwYXNz")], ("", "", "", [(b"authorization", b"Basic dXNlcjpwYXNz")])),

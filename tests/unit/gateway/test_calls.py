@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from stepstream.config import load
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.calls import CallHandler
-from stepstream.services.gateway.context.saved_responses import EncryptedStore, SavedResponses
+from stepstream.services.gateway.context.encrypted_store import EncryptedStore
+from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.http.client import ConnectionLost, Reply
 from stepstream.services.gateway.metrics import Metrics
@@ -86,7 +87,7 @@ def corrupt(value: Any, random: Random) -> Any:
 class Stub:
     """Everything around the handler: an upstream with odd answers, API keys, and a publisher."""
 
-    name, gives_tokens, plain_logprobs = "odd", True, False
+    name, gives_tokens, plain_logprobs, fallbacks = "odd", True, False, ()
 
     def __init__(self, random: Random, speaks: str) -> None:
         self.random, self.speaks = random, (speaks,)
@@ -190,3 +191,33 @@ def test_a_continued_conversation_is_saved_with_all_its_participants(store: Encr
     assert history is not None
     assert list(history.participants) == ["bob", "ada"]
     assert [step["user"] for step in stub.steps] == ["ada", "bob"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_caller_forbids_to_store_is_not_stored(store: EncryptedStore, stream: bool) -> None:
+    stub: Any = Stub(cast(Random, SimpleNamespace(random=lambda: 0.4)), "chat")
+    saved: list[str] = []
+    store.put = lambda name, value: saved.append(name)  # type: ignore[method-assign]
+    call(stub, SavedResponses(store), RESPONSES, {"input": "q", "store": False, "stream": stream})
+    assert saved == []
+    call(stub, SavedResponses(store), RESPONSES, {"input": "q", "stream": stream})
+    assert saved
+
+
+@pytest.mark.parametrize("protocol", [RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"choices":[{}]}', b'{"choices":[{"message":3}]}'])
+def test_an_unreadable_answer_is_502_in_a_translation(
+    protocol: ModelProtocol, body: bytes, store: EncryptedStore
+) -> None:
+    stub: Any = Stub(Random(0), "chat")
+
+    async def send(*_: Any) -> Reply:
+        return Reply(200, [(b"content-type", b"text/html"), (b"content-encoding", b"gzip")], body, Upstream("u"))
+
+    stub.send = send
+    call(stub, SavedResponses(store), protocol, REQUESTS[protocol.name] | {"input": "q"})
+    assert stub.sent[0]["status"] == 502
+    headers = dict(stub.sent[0]["headers"])
+    assert (headers[b"content-type"], headers.get(b"content-encoding")) == (b"application/json", None)
+    assert "cannot be read" in orjson.loads(stub.sent[1]["body"])["error"]["message"]
+    assert [step["error"] for step in stub.steps] == ["malformed_response"]

@@ -11,7 +11,8 @@ import pytest
 
 from stepstream.config import load
 from stepstream.services.gateway.calls import CallHandler
-from stepstream.services.gateway.context.saved_responses import EncryptedStore, SavedResponses
+from stepstream.services.gateway.context.encrypted_store import EncryptedStore
+from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import RestrictedSampling
 from stepstream.services.gateway.http.client import Reply
@@ -39,7 +40,7 @@ REPLY = {
 class Worker:
     """An inference worker, with API keys and a publisher; answers every call alike."""
 
-    name, gives_tokens, plain_logprobs, speaks = "workers", True, True, ("chat",)
+    name, gives_tokens, plain_logprobs, speaks, fallbacks = "workers", True, True, ("chat",), ()
 
     def __init__(self) -> None:
         self.received: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """Read the credentials of a call, and check API keys against the topic `api-keys`. Pure: `app` passes the table.
 
 A key comes in `x-stepstream-key`, `authorization: Bearer …` or `x-api-key`. It is either an API key of Stepstream,
-which begins with `PREFIX`, or a key of the upstream, which is passed on. Frameworks that can set nothing but a base
-address and a key may append a session to any key after a colon.
+which begins with `PREFIX`, or a key of the upstream, which is passed on unchanged: it may contain a colon. Frameworks
+that can set nothing but a base address and a key append a session after a colon, to an API key or to `ANY_KEY`.
 """
 
 import secrets
@@ -17,6 +17,8 @@ from stepstream.topics.events import ApiKey
 from stepstream.topics.trusted_sources import VERDICTS_SCOPE
 
 PREFIX = b"sk-stepstream-"
+ANY_KEY = b"any-key"
+"""Stands for no key, where a library demands one."""
 SCOPES = ("calls", "feedback", "otlp", VERDICTS_SCOPE)
 _HEADERS = frozenset({b"authorization", b"x-api-key", b"x-stepstream-key"})
 _REMEDY = "send `authorization: Bearer sk-stepstream-…` or x-stepstream-key; `stepstream keys create` makes keys"
@@ -108,17 +110,20 @@ def credentials_of(headers: Iterable[tuple[bytes, bytes]]) -> Credentials:
 
 
 def _add_header(credentials: Credentials, name: bytes, value: bytes) -> None:
-    scheme, space, key = value.partition(b" ") if name == b"authorization" else (b"", b"", value)
+    scheme, _, key = value.partition(b" ") if name == b"authorization" else (b"", b"", value)
     if name == b"authorization" and scheme.lower() != b"bearer":
         credentials.upstream.append((name, value))
         return
     key, _, session = key.strip().partition(b":")
+    is_own = key.startswith(PREFIX)
+    if not is_own and key != ANY_KEY:
+        if name != b"x-stepstream-key":
+            credentials.upstream.append((name, value))
+        return
     if session and not credentials.session:
         credentials.session = session.decode("latin-1")
-    if key.startswith(PREFIX):
+    if is_own:
         credentials.key_id, _, credentials.secret = key[len(PREFIX) :].decode("latin-1").partition("-")
-    elif name != b"x-stepstream-key":
-        credentials.upstream.append((name, scheme + space + key))
 
 
 def new_key() -> tuple[str, str, str]:

@@ -80,6 +80,14 @@ class CallPlan:
     participants: dict[str, int] = field(default_factory=dict)
     """Persons in the conversation that a translated call continues, as in `History`."""
 
+    def retarget(self, target: Target) -> None:
+        """Send the call to another target, which speaks the same protocol."""
+        if target.gives_tokens != self.target.gives_tokens:
+            self.body = orjson.dumps(self.request)
+            if target.gives_tokens:
+                self.body = self.upstream_protocol.with_additions(self.body, self.request, target.plain_logprobs)
+        self.target = target
+
 
 class CallPlanner:
     """Makes plans."""
@@ -175,7 +183,7 @@ class CallPlanner:
             prefix=prefix,
             route=self._route(position.trajectory, conversation.model, target),
             translation=translation,
-            saves_response=translation is not None and protocol.name == "responses",
+            saves_response=translation is not None and protocol.name == "responses" and saves_items,
             saves_items=saves_items,
             instructions=instructions,
             participants=history.participants if history is not None else {},

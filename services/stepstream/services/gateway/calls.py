@@ -6,6 +6,7 @@ The step is in the spool before the answer's last byte leaves; see `recorder.py`
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,8 @@ from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, parse_r
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import StepIndices
-from stepstream.services.gateway.errors import GatewayError, Overloaded, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.errors import GatewayError, MalformedResponse, Overloaded, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.fallbacks import send_call
 from stepstream.services.gateway.http.asgi import (
     JSON,
     CancelOnDisconnect,
@@ -104,8 +106,8 @@ class CallHandler:
             return
         canceller = CancelOnDisconnect(scope)
         try:
-            headers = plan.target.headers(scope["headers"], credentials, plan.upstream_protocol.name)
-            await self._forward(plan, started, headers, send, canceller)
+            reply = send_call(plan, scope["headers"], credentials, self._settings.upstream_deadline_s, self._metrics)
+            await self._forward(plan, started, reply, send, canceller)
         except asyncio.CancelledError:
             if not canceller.disconnected:
                 raise
@@ -114,7 +116,12 @@ class CallHandler:
             self._metrics.call_seconds.observe(time.perf_counter() - started)
 
     async def _forward(
-        self, plan: CallPlan, started: float, headers: Any, send: Send, canceller: CancelOnDisconnect
+        self,
+        plan: CallPlan,
+        started: float,
+        call: Coroutine[Any, Any, Reply],
+        send: Send,
+        canceller: CancelOnDisconnect,
     ) -> None:
         position = plan.call.position
         step_headers: Headers = [
@@ -122,7 +129,7 @@ class CallHandler:
             (b"x-stepstream-step", b"%d" % position.step_index),
         ]
         try:
-            reply = await plan.target.send("POST", plan.path, plan.body, headers, plan.route)
+            reply = await call
             self._note_route(plan, reply.status)
         except GatewayError as error:
             canceller.stop()
@@ -138,10 +145,11 @@ class CallHandler:
         if reply.streaming:
             await self._relay(plan, started, reply, step_headers, send, canceller)
             return
-        answer, body = _read_reply(plan, reply)
+        answer, status, body = _read_reply(plan, reply)
         canceller.stop()
         await self._recorder.record(plan, answer, Timing(_ms_since(started)))
-        await respond(send, reply.status, body, (reply.headers or [JSON]) + step_headers)
+        headers = reply.headers if plan.translation is None else _without_content(reply.headers)
+        await respond(send, status, body, (headers or [JSON]) + step_headers)
 
     def _note_route(self, plan: CallPlan, status: int) -> None:
         """Remember the worker and the track of a call, once they are known."""
@@ -195,15 +203,15 @@ class CallHandler:
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-def _read_reply(plan: CallPlan, reply: Reply) -> tuple[Answer, bytes]:
-    """Return the answer in a reply that is no stream, and the body for the caller."""
+def _read_reply(plan: CallPlan, reply: Reply) -> tuple[Answer, int, bytes]:
+    """Return the answer in a reply that is no stream, and status and body for the caller."""
     body = parse_object(reply.body)
     translation = plan.translation
     if reply.status >= 400:
         kind = error_class(body, reply.status)
         if translation is None:
-            return failed_answer(kind), reply.body
-        return failed_answer(kind), plan.protocol.error_body(error_message(body), kind)
+            return failed_answer(kind), reply.status, reply.body
+        return failed_answer(kind), reply.status, plan.protocol.error_body(error_message(body), kind)
     try:
         if body is None:
             raise ValueError
@@ -211,16 +219,22 @@ def _read_reply(plan: CallPlan, reply: Reply) -> tuple[Answer, bytes]:
         answer = plan.upstream_protocol.answer(body)
         if translation is None:
             stripped = plan.upstream_protocol.strip(body, plan.requested)
-            return answer, orjson.dumps(body) if stripped or renamed else reply.body
+            return answer, reply.status, orjson.dumps(body) if stripped or renamed else reply.body
+        if answer.error is not None:
+            raise ValueError
         translated = translation.reply(body)
         answer.response_id, answer.items = str(translated.get("id") or ""), translation.items
-        return answer, orjson.dumps(translated)
+        return answer, reply.status, orjson.dumps(translated)
     except PARSE_ERRORS:
         if translation is None:
-            return failed_answer("malformed_response"), reply.body
-        return failed_answer("malformed_response"), plan.protocol.error_body(
-            "the upstream's answer cannot be read", "malformed_response"
-        )
+            return failed_answer("malformed_response"), reply.status, reply.body
+        fault = MalformedResponse("the upstream's answer cannot be read")
+        return failed_answer(fault.type), fault.status, plan.protocol.error_body(str(fault), fault.type)
+
+
+def _without_content(headers: Headers) -> Headers:
+    """Return an upstream's headers for another body than its own."""
+    return [*[header for header in headers if not header[0].startswith(b"content-")], JSON]
 
 
 def _streamed_answer(relay: StreamRelay) -> Answer:

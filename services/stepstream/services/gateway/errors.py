@@ -13,6 +13,7 @@ GatewayError                500
 ├── UnsupportedType         415
 ├── Overloaded              429
 ├── UpstreamDied            502
+├── MalformedResponse       502
 ├── KeysUnknown             503
 ├── NoUpstream              503
 ├── NotAccepted             503
@@ -135,6 +136,13 @@ class UpstreamDied(GatewayError):
 
     status = 502
     type = "upstream_disconnected"
+
+
+class MalformedResponse(GatewayError):
+    """An upstream's answer cannot be read, so that it cannot be translated."""
+
+    status = 502
+    type = "malformed_response"
 
 
 class UpstreamSilent(GatewayError):

@@ -31,6 +31,12 @@ class Metrics:
         self.upstream_failures = Counter(
             "stepstream_gateway_upstream_failures", "Attempts that an upstream did not answer.", registry=self.registry
         )
+        self.fallbacks = Counter(
+            "stepstream_gateway_fallbacks",
+            "Calls that a provider could not serve and its fallback got.",
+            ["provider", "fallback"],
+            registry=self.registry,
+        )
         self.alternatives = Counter(
             "stepstream_gateway_alternatives",
             "Alternatives beyond the first (n > 1), each recorded as a branch of its own.",

@@ -57,12 +57,12 @@ class ProviderRoutes:
         self._by_model: dict[str, ProviderSettings | None] = {}
 
     def for_model(self, model: str) -> ProviderSettings | None:
-        """Return the first provider with a pattern that matches the model; None: the inference workers."""
+        """Return the first provider with a pattern or an alias that matches the model; None: the inference workers."""
         try:
             return self._by_model[model]
         except KeyError:
             pass
-        provider = next((p for p in self._providers if any(fnmatchcase(model, glob) for glob in p.models)), None)
+        provider = next((p for p in self._providers if _serves(p, model)), None)
         if len(self._by_model) < _CACHED_MODELS:
             self._by_model[model] = provider
         return provider
@@ -70,6 +70,10 @@ class ProviderRoutes:
     def for_protocol(self, protocol: ProtocolName) -> ProviderSettings | None:
         """Return the first provider that speaks a protocol, for calls that name no model; None: none does."""
         return next((provider for provider in self._providers if protocol in provider.protocols), None)
+
+
+def _serves(provider: ProviderSettings, model: str) -> bool:
+    return model in provider.aliases or any(fnmatchcase(model, glob) for glob in provider.models)
 
 
 def speaks_natively(protocol: ProtocolName, speaks: Sequence[ProtocolName], upstream: str, path: str) -> bool:

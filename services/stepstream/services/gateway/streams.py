@@ -134,7 +134,7 @@ class TranslatedRelay:
     def _event(self, event: ServerSentEvent) -> bytes:
         chunk = parse_object(event.data)
         if chunk is None:
-            return b"" if event.data is not None else event.raw  # a comment keeps the connection open
+            return b"" if event.data is not None else self._translation.keep_alive(event.raw)
         rename_model(chunk, self._requested)
         try:
             has_output = self._reader.add(chunk)

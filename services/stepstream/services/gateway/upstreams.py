@@ -1,8 +1,9 @@
 """Send calls to inference workers and to declared model providers, with the headers and retries that each needs.
 
 A call to a worker that fails before the agent got a byte is retried on another worker, or after a pause. That is safe:
-a chat completion changes nothing at the worker, and nobody received the lost answer. A call to a provider may cost
-money, so it is retried only if the connection was refused and nothing was sent.
+a chat completion changes nothing at the worker, and nobody received the lost answer. Since the call may be what kills
+its workers, it fails with only a few of them (`Attempts`). A call to a provider may cost money, so it is retried only
+if the connection was refused and nothing was sent.
 """
 
 import asyncio
@@ -14,7 +15,9 @@ from typing import Protocol
 import orjson
 
 from stepstream.config import GatewaySettings, ProviderSettings
+from stepstream.core import lenient_json
 from stepstream.services.gateway.api_keys import Credentials
+from stepstream.services.gateway.attempts import UNAVAILABLE, Attempts
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.http.client import (
     FAULTS,
@@ -37,9 +40,6 @@ from stepstream.services.gateway.worker_pool import (
     WorkerPool,
 )
 
-UNAVAILABLE = frozenset({502, 503, 504})
-"""Statuses of a starting worker, or of a proxy whose worker is down: handled like a refused connection."""
-
 _TO_WORKERS = frozenset({b"traceparent", b"tracestate", b"x-request-id", b"openai-beta"})
 _NOT_TO_PROVIDERS = HOP_BY_HOP | frozenset(
     b"host content-length content-type accept-encoding expect cookie authorization x-api-key".split()
@@ -58,6 +58,8 @@ class Target(Protocol):
     gives_tokens: bool
     plain_logprobs: bool
     """True if it can return logprobs as numbers alone."""
+    fallbacks: Sequence["Target"]
+    """Targets of a call that it cannot serve, in their order."""
 
     def headers(self, incoming: Incoming, credentials: Credentials, protocol: ProtocolName | None = None) -> Outgoing:
         """Return the headers to send, with the target's credentials; `protocol`: that of the call, if known."""
@@ -79,7 +81,7 @@ class Target(Protocol):
 
         Raises:
             NoUpstream: nothing answered, and nothing was done.
-            UpstreamDied, UpstreamSilent: a provider accepted the call and gave no answer.
+            UpstreamDied, UpstreamSilent: a provider, or as many workers as may, accepted the call and gave no answer.
         """
         ...
 
@@ -91,17 +93,21 @@ class Workers:
     speaks: Sequence[ProtocolName] = ("chat",)
     gives_tokens = True
     plain_logprobs = True
+    fallbacks: Sequence[Target] = ()
 
     def __init__(self, settings: GatewaySettings, client: HttpClient, metrics: Metrics) -> None:
         self.pool = WorkerPool(settings.upstreams, settings.max_queue_per_worker, settings.sticky_overload)
         self._client = client
         self._deadline_s = settings.upstream_deadline_s
+        self._attempts = settings.upstream_attempts
+        key = settings.upstream_key
+        self._key = [_bearer(key.get_secret_value().strip().encode())] if key is not None else []
         self._metrics = metrics
         self._origins: dict[str, Origin] = {}
 
     def headers(self, incoming: Incoming, credentials: Credentials, protocol: ProtocolName | None = None) -> Outgoing:
-        """Return trace and request ids, and the caller's upstream credentials."""
-        return [*[header for header in incoming if header[0] in _TO_WORKERS], *credentials.upstream, _JSON]
+        """Return trace and request ids; a caller's key of a provider is none of a worker's business."""
+        return [*[header for header in incoming if header[0] in _TO_WORKERS], *self._key, _JSON]
 
     def admit(self, model: str) -> None:
         """Check that a call may begin.
@@ -122,8 +128,10 @@ class Workers:
 
         Raises:
             NoUpstream: no worker of the model answered in that time.
+            UpstreamDied, UpstreamSilent: as many workers as may (`Attempts`) accepted the call and gave no answer.
         """
         route = route or Route()
+        attempts = Attempts(self._attempts, self._deadline_s)
         deadline: float | None = None
         unavailable: Reply | None = None
         while True:
@@ -133,23 +141,14 @@ class Workers:
             if upstream is None:
                 await asyncio.sleep(max(self.pool.next_try(now, route) - now, 0.001))
             else:
-                self._count_choice(route, upstream)
                 try:
-                    origin = self._origin(upstream.url)
-                    name = upstream.served_name(route)
-                    sent = orjson.dumps(orjson.loads(body) | {"model": name}) if name and body else body
-                    marked = [*headers, (b"x-stepstream-track", route.track.encode())] if route.model else headers
-                    reply = await self._client.call(upstream, origin, method, path, sent, marked)
+                    reply = await self._call(upstream, method, path, body, headers, route)
                 except FAULTS as error:
-                    upstream.failed(str(error) or type(error).__name__, time.monotonic())
+                    attempts.fail(error, time.monotonic() - now)
                 else:
-                    if reply.status not in UNAVAILABLE:
-                        upstream.succeeded()
-                        route.preferred, route.served_name = upstream.url, name
+                    if reply.status not in UNAVAILABLE or not attempts.may_repeat(reply.status, time.monotonic() - now):
                         return reply
                     unavailable = reply
-                    upstream.failed(f"HTTP {reply.status}", time.monotonic())
-                self._metrics.upstream_failures.inc()
             now = time.monotonic()
             deadline = deadline or now + self._deadline_s
             if now >= deadline:
@@ -157,6 +156,30 @@ class Workers:
                     return unavailable
                 of_model = f" of the model '{route.model}'" if route.model else ""
                 raise NoUpstream(f"no inference worker{of_model} answered: {self.pool.faults(route)}")
+
+    async def _call(
+        self, worker: Worker, method: str, path: str, body: bytes | None, headers: Outgoing, route: Route
+    ) -> Reply:
+        """Send a call to a worker once, and note in `worker` how it went."""
+        self._count_choice(route, worker)
+        name = worker.served_name(route)
+        sent = with_model(body, name) if name and body else body
+        marked = [*headers, (b"x-stepstream-track", route.track.encode())] if route.model else headers
+        fault = ""
+        try:
+            reply = await self._client.call(worker, self._origin(worker.url), method, path, sent, marked)
+            fault = f"HTTP {reply.status}" if reply.status in UNAVAILABLE else ""
+        except FAULTS as error:
+            fault = str(error) or type(error).__name__
+            raise
+        finally:
+            if fault:
+                worker.failed(fault, time.monotonic())
+                self._metrics.upstream_failures.inc()
+        if not fault:
+            worker.succeeded()
+            route.preferred, route.served_name = worker.url, name
+        return reply
 
     def count_states(self) -> None:
         """Set the gauge of workers by model and state."""
@@ -197,6 +220,8 @@ class Provider:
         self.speaks: Sequence[ProtocolName] = settings.protocols
         self.gives_tokens = settings.gives_tokens
         self.plain_logprobs = False
+        self.fallbacks: Sequence[Target] = ()
+        self._aliases = settings.aliases
         self.upstream = Upstream(settings.base_url.rstrip("/") + settings.path_prefix.rstrip("/"))
         self._origin = client.origin(self.upstream.url)
         self._key = settings.api_key.get_secret_value().strip().encode() if settings.api_key is not None else b""
@@ -229,13 +254,18 @@ class Provider:
     async def send(
         self, method: str, path: str, body: bytes | None, headers: Outgoing, route: Route | None = None
     ) -> Reply:
-        """Send one call; retry only a refused connection, for `gateway.upstream_deadline_s` seconds.
+        """Send one call, with the provider's name of its model.
+
+        Only a refused connection is retried, for `gateway.upstream_deadline_s` seconds; not if another target follows.
 
         Raises:
             NoUpstream: no connection in that time.
             UpstreamDied, UpstreamSilent: the provider accepted the call and gave no answer.
         """
         path = path.removeprefix("/v1")
+        route = route or Route()
+        if body and (name := self._aliases.get(route.model)):
+            body = with_model(body, name)
         deadline: float | None = None
         pause = FIRST_PAUSE_S
         while True:
@@ -251,13 +281,18 @@ class Provider:
                     if isinstance(error, ReplyTimeout):
                         raise UpstreamSilent(f"{self.name} was silent for too long: {fault}") from error
                     raise UpstreamDied(f"{self.name} took the call and gave no answer: {fault}") from error
-                if isinstance(error.__cause__, ssl.SSLError) or now + pause >= deadline:
+                if not route.is_last or isinstance(error.__cause__, ssl.SSLError) or now + pause >= deadline:
                     raise NoUpstream(f"{self.name} cannot be reached: {fault}") from error
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
                 self.upstream.fault = ""
                 return reply
+
+
+def with_model(body: bytes, name: str) -> bytes:
+    """Return a JSON body with another name of its model."""
+    return orjson.dumps(lenient_json.loads(body) | {"model": name})
 
 
 def _bearer(key: bytes) -> tuple[bytes, bytes]:
@@ -267,13 +302,15 @@ def _bearer(key: bytes) -> tuple[bytes, bytes]:
 class Upstreams:
     """All targets, by model and protocol. Create it inside the event loop, and close it."""
 
-    def __init__(self, settings: GatewaySettings, metrics: Metrics) -> None:
-        self._client = HttpClient(settings)
+    def __init__(self, settings: GatewaySettings, metrics: Metrics, client: HttpClient | None = None) -> None:
+        self._client = client or HttpClient(settings)
         self.workers = Workers(settings, self._client, metrics)
         self.providers = {
             provider.name: Provider(provider, settings.upstream_deadline_s, self._client, metrics)
             for provider in settings.providers
         }
+        for declared in settings.providers:
+            self.providers[declared.name].fallbacks = [self.providers[name] for name in declared.fallbacks]
         self._routes = ProviderRoutes(settings.providers)
 
     def for_model(self, model: str) -> Target:
@@ -289,6 +326,12 @@ class Upstreams:
     def all(self) -> list[Upstream]:
         """Return load and health of the workers, then of the providers."""
         return [*self.workers.pool.upstreams, *(provider.upstream for provider in self.providers.values())]
+
+    def available(self) -> int:
+        """Return the number of workers that serve a version and are not paused, and of providers."""
+        now = time.monotonic()
+        workers = self.workers.pool.candidates("")
+        return sum(1 for worker in workers if worker.paused_until <= now) + len(self.providers)
 
     async def close(self) -> None:
         """Close the connections."""

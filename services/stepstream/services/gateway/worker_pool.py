@@ -81,6 +81,8 @@ class Route:
     track: Track = "stable"
     served_name: str = ""
     """Name of the model at the worker that answered, if that is another."""
+    is_last: bool = True
+    """False: another target gets the call if this one refuses the connection, so that it is not retried."""
 
 
 @dataclass(slots=True)

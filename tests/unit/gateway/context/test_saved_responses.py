@@ -1,12 +1,15 @@
 """Saved conversations outlive the gateway, encrypted and bounded, and disappear with the erasure of a person."""
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import orjson
 import pytest
 
-from stepstream.services.gateway.context.saved_responses import FILE, EncryptedStore, SavedResponses
+from stepstream.services.gateway.context.encrypted_store import FILE, EncryptedStore
+from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.protocols.base import History
 
 DAY_S = 86_400.0
@@ -80,15 +83,87 @@ def memory_store() -> Iterator[Callable[[int], EncryptedStore]]:
         yield lambda limit_bytes: stack.enter_context(closing(EncryptedStore(None, limit_bytes, 60.0)))
 
 
+def conversation(messages: int, trajectory_id: str = "t") -> History:
+    return History([{"role": "user", "content": f"{number} {'x' * 100}"} for number in range(messages)], trajectory_id)
+
+
+def stored_bytes(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / FILE)) as file:
+        return int(file.execute("SELECT total(size) FROM pieces").fetchone()[0])
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_each_message_of_a_conversation_is_stored_once(tmp_path: Path, by_id: bool) -> None:
+    """Agents continue by id, or send the whole conversation with each call."""
+    with closing(open_store(tmp_path)) as store:
+        responses = SavedResponses(store)
+        sizes = []
+        for turn in range(1, 101):
+            if by_id and turn > 1:
+                assert responses.get("acme", f"r{turn - 1}") == conversation(turn - 1)
+            responses.save("acme", f"r{turn}", conversation(turn), None, 0)
+            if turn in (50, 100):
+                sizes.append(stored_bytes(tmp_path))
+        assert sizes[1] == pytest.approx(2 * sizes[0], rel=0.05)
+        assert sizes[1] < 100 * 1_000
+        assert [responses.get("acme", f"r{turn}") for turn in (1, 50, 100)] == [conversation(n) for n in (1, 50, 100)]
+        edited = History([*conversation(40).messages, {"role": "user", "content": "other"}], "t")
+        responses.save("acme", "branch", edited, None, 0)
+        assert responses.get("acme", "branch") == edited
+        assert responses.get("acme", "r100") == conversation(100)
+
+
+def test_another_process_continues_a_conversation_without_storing_it_again(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path)) as first, closing(open_store(tmp_path)) as second:
+        SavedResponses(first).save("acme", "r1", conversation(50), None, 0)
+        before = stored_bytes(tmp_path)
+        responses = SavedResponses(second)
+        assert responses.get("acme", "r1") == conversation(50)
+        responses.save("acme", "r2", conversation(51), None, 0)
+        assert stored_bytes(tmp_path) - before < 1_500
+        assert responses.get("acme", "r2") == conversation(51)
+
+
+def test_a_conversation_in_use_stays_while_others_are_deleted(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    with closing(open_store(tmp_path, 50_000, now_s=lambda: now[0])) as store:
+        responses = SavedResponses(store, monotonic=lambda: now[0])
+        for turn in range(1, 41):
+            if turn > 1:
+                assert responses.get("acme", f"r{turn - 1}") is not None
+            responses.save("acme", f"r{turn}", conversation(turn), None, 0)
+            responses.save("acme", f"other{turn}", conversation(8, f"other{turn}"), None, 0)
+            now[0] += 61
+        assert responses.get("acme", "r40") == conversation(40)
+        assert responses.get("acme", "other1") is None
+
+
+def test_a_conversation_with_a_deleted_part_is_stored_anew(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    with closing(open_store(tmp_path, now_s=lambda: now[0])) as store:
+        responses = SavedResponses(store, monotonic=lambda: now[0])
+        responses.save("acme", "r1", conversation(3), None, 0)
+        now[0] += DAY_S
+        responses.save("acme", "r2", conversation(4), None, 0)  # the first three have expired
+        assert responses.get("acme", "r2") == conversation(4)
+        assert responses.get("acme", "r1") is None
+
+
+def test_conversations_of_earlier_releases_are_read(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path)) as store:
+        old = {"messages": conversation(2).messages, "trajectory_id": "t", "user": None, "at_us": 0}
+        store.put("acme\0r1", orjson.dumps(old))
+        assert SavedResponses(store).get("acme", "r1") == conversation(2)
+
+
 def test_conversations_are_saved_up_to_a_number_of_bytes(memory_store: Callable[[int], EncryptedStore]) -> None:
-    responses = SavedResponses(memory_store(1_000))
-    history = History([{"role": "user", "content": "x" * 100}], "t")
+    responses = SavedResponses(memory_store(2_000))
     for turn in range(5):
-        responses.save("acme", f"r{turn}", history, None, 0)
+        responses.save("acme", f"r{turn}", conversation(1, f"t{turn}"), None, 0)
     assert responses.get("acme", "r0") is None
-    assert responses.get("acme", "r4") == history
+    assert responses.get("acme", "r4") == conversation(1, "t4")
     assert responses.get("other", "r4") is None
-    responses.save("acme", "huge", History([{"role": "user", "content": "x" * 1_000}]), None, 0)
+    responses.save("acme", "huge", History([{"role": "user", "content": "x" * 2_000}]), None, 0)
     assert responses.get("acme", "huge") is None
 
 

@@ -1,147 +1,65 @@
 """Save responses and their items by id, for upstreams that keep no conversations themselves.
 
-`SavedResponses` maps ids to conversations. `EncryptedStore` keeps them in one SQLite file for all gateway processes of
-a folder, bounded in bytes and in time:
-
-- Each value is encrypted under a key derived from its name, and the name is not stored. The file alone reveals nothing.
-- A write survives the death of the process (kill -9), but not a power loss within seconds.
-- After a disk error the value is lost; no call fails. If the file cannot be opened, values stay in memory.
+A conversation is stored once, not at each of its responses. A message is stored under the digest of itself and all
+messages before it, with the digest before; a response names the last digest. The digests of a trajectory begin with
+random bytes, its seed, which only its responses name: without an id, the store reveals no message, nor whether it has a
+given one. Recording never fails: a conversation that could not be saved is unknown later.
 """
 
-import logging
 import os
-import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import orjson
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from stepstream.services.gateway.context.encrypted_store import EncryptedStore
 from stepstream.services.gateway.protocols.base import History
-
-log = logging.getLogger(__name__)
-
-FILE = "conversations-1.sqlite"
-_NONCE_BYTES = 12
-_ROW_BYTES = 100
-"""Approximate overhead of a row."""
-_TRIM_EVERY = 16
-"""Old values are deleted each time this fraction of the limit was written."""
-_WARN_EVERY_S = 60.0
-_TABLE = """
-CREATE TABLE IF NOT EXISTS pieces (
-    name BLOB PRIMARY KEY, at_s INTEGER NOT NULL, size INTEGER NOT NULL, piece BLOB NOT NULL
-)
-"""
-_BY_AGE = "CREATE INDEX IF NOT EXISTS by_age ON pieces (at_s, size)"
-_OLDEST_BEYOND = """
-WITH aged AS (SELECT rowid AS row, sum(size) OVER (ORDER BY at_s DESC, rowid DESC) AS newer FROM pieces)
-DELETE FROM pieces WHERE rowid IN (SELECT row FROM aged WHERE newer > ?)
-"""
 
 IsErased = Callable[[str, str, int], bool]
 """True if a tenant's person was erased at or after a time, in microseconds since the Unix epoch."""
+_SEED_BYTES = 16
+_TRAJECTORIES = 50_000
+"""Conversations whose stored part is known; one that is forgotten is stored once more."""
+_REFRESH_S = 60.0
+"""Time after which a use makes the messages of a conversation as young as new ones."""
 
 
-class EncryptedStore:
-    """The SQLite file. Use it from one thread, and close it."""
+@dataclass(slots=True)
+class _Stored:
+    """The part of a trajectory's conversation that is stored."""
 
-    def __init__(
-        self, folder: Path | None, limit_bytes: int, keep_s: float, now_s: Callable[[], float] = time.time
-    ) -> None:
-        """Open the file of `folder`, creating both if missing.
-
-        Args:
-            folder: None: memory.
-            limit_bytes: size of all encrypted values together.
-            keep_s: seconds after which a value expires.
-            now_s: returns the time in seconds since the Unix epoch.
-        """
-        self._limit, self._keep_s, self._now_s = limit_bytes, keep_s, now_s
-        self._warned_at = -_WARN_EVERY_S
-        self._untrimmed = limit_bytes
-        try:
-            self._db = _connect(":memory:") if folder is None else _open(folder)
-        except (OSError, sqlite3.Error) as error:
-            self._warn(error)
-            self._db = _connect(":memory:")
-
-    def get(self, name: str) -> bytes | None:
-        """Return a value; None: unknown, expired or damaged."""
-        key, row_name = _derived(name)
-        try:
-            row = self._db.execute(
-                "SELECT piece FROM pieces WHERE name = ? AND at_s > ?", (row_name, self._now_s() - self._keep_s)
-            ).fetchone()
-        except sqlite3.Error as error:
-            self._warn(error)
-            return None
-        if row is None:
-            return None
-        try:
-            return AESGCM(key).decrypt(row[0][:_NONCE_BYTES], row[0][_NONCE_BYTES:], None)
-        except InvalidTag:
-            return None
-
-    def put(self, name: str, value: bytes) -> None:
-        """Store a value, replacing an earlier one of that name; the oldest values may be deleted for it."""
-        key, row_name = _derived(name)
-        nonce = os.urandom(_NONCE_BYTES)
-        encrypted = nonce + AESGCM(key).encrypt(nonce, value, None)
-        size = len(encrypted) + _ROW_BYTES
-        try:
-            self._db.execute(
-                "INSERT OR REPLACE INTO pieces VALUES (?, ?, ?, ?)", (row_name, int(self._now_s()), size, encrypted)
-            )
-            self._untrimmed += size
-            if self._untrimmed > self._limit // _TRIM_EVERY:
-                self._trim()
-        except sqlite3.Error as error:
-            self._warn(error)
-
-    def delete(self, name: str) -> None:
-        """Delete a value."""
-        try:
-            self._db.execute("DELETE FROM pieces WHERE name = ?", (_derived(name)[1],))
-        except sqlite3.Error as error:
-            self._warn(error)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    def _trim(self) -> None:
-        """Delete expired values, then the oldest beyond the limit, leaving room until the next trim."""
-        self._db.execute("DELETE FROM pieces WHERE at_s <= ?", (self._now_s() - self._keep_s,))
-        self._db.execute(_OLDEST_BEYOND, (self._limit - self._limit // _TRIM_EVERY,))
-        self._untrimmed = 0
-
-    def _warn(self, error: Exception) -> None:
-        now = time.monotonic()
-        if now - self._warned_at >= _WARN_EVERY_S:
-            self._warned_at = now
-            log.error(
-                "conversations are not stored on disk: %s; `previous_response_id` fails after a restart; repair the "
-                "spool folder",
-                error,
-            )
+    seed: bytes
+    messages: int = 0
+    last: bytes = b""
+    refreshed_at: float = -_REFRESH_S
 
 
 class SavedResponses:
     """Saved conversations and items. Those of erased persons are never returned."""
 
-    def __init__(self, store: EncryptedStore, is_erased: IsErased = lambda tenant, user, at_us: False) -> None:
+    def __init__(
+        self,
+        store: EncryptedStore,
+        is_erased: IsErased = lambda tenant, user, at_us: False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`monotonic`: returns seconds of a monotonic clock."""
         self._store = store
         self._is_erased = is_erased
+        self._monotonic = monotonic
+        self._stored: OrderedDict[tuple[str, str], _Stored] = OrderedDict()
 
     def get(self, tenant: str, response_id: str) -> History | None:
         """Return the conversation up to and including a response; None: unknown or expired."""
         saved = self._load(tenant, _response_name(tenant, response_id))
-        return None if saved is None else History(saved["messages"], saved["trajectory_id"], _participants(saved))
+        if saved is None:
+            return None
+        messages = saved["messages"] if "messages" in saved else self._messages(tenant, saved)
+        return None if messages is None else History(messages, saved["trajectory_id"], _participants(saved))
 
     def item(self, tenant: str, item_id: str) -> dict[str, Any] | None:
         """Return an item of a response; None: unknown or expired."""
@@ -158,7 +76,21 @@ class SavedResponses:
             user: the person who made this call; None: unknown.
             at_us: time of the call, in microseconds since the Unix epoch.
         """
-        saved: dict[str, Any] = {"messages": history.messages, "trajectory_id": history.trajectory_id}
+        stored = self._stored_part(tenant, history.trajectory_id)
+        digests = _digests(stored.seed, history.messages)
+        known = stored.messages if stored.last in digests[stored.messages : stored.messages + 1] else 0
+        if not self._refresh(tenant, stored, digests[1 : known + 1]):
+            known = 0
+        for message, before, digest in zip(
+            history.messages[known:], digests[known:], digests[known + 1 :], strict=False
+        ):
+            self._store.put(_message_name(tenant, digest), orjson.dumps({"before": before.hex(), "message": message}))
+        stored.messages, stored.last = len(history.messages), digests[-1]
+        saved: dict[str, Any] = {
+            "seed": stored.seed.hex(),
+            "last": stored.last.hex(),
+            "trajectory_id": history.trajectory_id,
+        }
         if history.participants:
             saved["persons"] = history.participants
         self._store.put(_response_name(tenant, response_id), orjson.dumps(saved | {"user": user, "at_us": at_us}))
@@ -168,6 +100,48 @@ class SavedResponses:
         for item in items:
             saved = {"item": item, "user": user, "at_us": at_us}
             self._store.put(_item_name(tenant, item["id"]), orjson.dumps(saved))
+
+    def _messages(self, tenant: str, saved: dict[str, Any]) -> list[dict[str, Any]] | None:
+        """Return the messages of a response's conversation; None: one is missing."""
+        seed, digest = bytes.fromhex(saved["seed"]), bytes.fromhex(saved["last"])
+        messages: list[dict[str, Any]] = []
+        digests: list[bytes] = []
+        stored = _Stored(seed, last=digest)
+        while digest != seed:
+            value = self._store.get(_message_name(tenant, digest))
+            if value is None:
+                self._stored.pop((tenant, saved["trajectory_id"]), None)
+                return None
+            link = orjson.loads(value)
+            messages.append(link["message"])
+            digests.append(digest)
+            digest = bytes.fromhex(link["before"])
+        stored.messages = len(messages)
+        before = self._stored.get((tenant, saved["trajectory_id"]))
+        if before is not None and before.seed == seed:
+            stored.refreshed_at = before.refreshed_at
+        self._remember(tenant, saved["trajectory_id"], stored)
+        self._refresh(tenant, stored, digests)
+        return messages[::-1]
+
+    def _stored_part(self, tenant: str, trajectory_id: str) -> _Stored:
+        stored = self._stored.get((tenant, trajectory_id)) or _Stored(os.urandom(_SEED_BYTES))
+        self._remember(tenant, trajectory_id, stored)
+        return stored
+
+    def _remember(self, tenant: str, trajectory_id: str, stored: _Stored) -> None:
+        self._stored[tenant, trajectory_id] = stored
+        self._stored.move_to_end((tenant, trajectory_id))
+        if len(self._stored) > _TRAJECTORIES:
+            self._stored.popitem(last=False)
+
+    def _refresh(self, tenant: str, stored: _Stored, digests: Sequence[bytes]) -> bool:
+        """Make messages as young as new ones, once in a while; return False if one of them is missing."""
+        now = self._monotonic()
+        if not digests or now - stored.refreshed_at < _REFRESH_S:
+            return True
+        stored.refreshed_at = now
+        return self._store.refresh([_message_name(tenant, digest) for digest in digests])
 
     def _load(self, tenant: str, name: str) -> Any:
         value = self._store.get(name)
@@ -180,45 +154,22 @@ class SavedResponses:
         return saved
 
 
-def _derived(name: str) -> tuple[bytes, bytes]:
-    """Return the encryption key of a name's value, and the digest that replaces the name in the file."""
-    encoded = name.encode("utf-8", "surrogatepass")
-    key = blake2b(encoded, digest_size=32, person=b"key").digest()
-    return key, blake2b(encoded, digest_size=16, person=b"name").digest()
-
-
-def _open(folder: Path) -> sqlite3.Connection:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file = folder / FILE
-    os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    try:
-        return _connect(file)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):  # another process holds it, or the disk is full
-            raise
-        log.error("%s is damaged: %s; an empty file replaces it, saved conversations are lost", file, error)
-        for name in (file, *(file.with_name(FILE + end) for end in ("-wal", "-shm"))):
-            name.unlink(missing_ok=True)
-        return _open(folder)
-
-
-def _connect(file: Path | str) -> sqlite3.Connection:
-    db = sqlite3.connect(file, timeout=0.1, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = OFF")  # no call waits for the disk
-        db.execute(_TABLE)
-        db.execute(_BY_AGE)
-    except sqlite3.Error:
-        db.close()
-        raise
-    return db
-
-
 def _participants(saved: dict[str, Any]) -> dict[str, int]:
     """Return each person with the time of the first call; earlier releases stored only the last person."""
     before: dict[str, int] = saved.get("persons", {})
     return before if saved["user"] is None else {saved["user"]: saved["at_us"]} | before
+
+
+def _digests(seed: bytes, messages: Iterable[dict[str, Any]]) -> list[bytes]:
+    """Return the seed, then the digest of each message with all before it."""
+    digests = [seed]
+    for message in messages:
+        digests.append(blake2b(digests[-1] + orjson.dumps(message), digest_size=_SEED_BYTES).digest())
+    return digests
+
+
+def _message_name(tenant: str, digest: bytes) -> str:
+    return f"\0\0{tenant}\0{digest.hex()}"
 
 
 def _response_name(tenant: str, response_id: str) -> str:

@@ -105,11 +105,19 @@ class ChatTranslation(Protocol):
     """`Answer.items`, after `reply` or `end`."""
 
     def reply(self, completion: dict[str, Any]) -> dict[str, Any]:
-        """Convert a chat completion to the reply."""
+        """Convert a chat completion to the reply.
+
+        Raises:
+            ValueError: it is none.
+        """
         ...
 
     def feed(self, chunk: dict[str, Any]) -> bytes:
         """Convert one chunk of a stream to complete server-sent events, with `event:` and blank lines."""
+        ...
+
+    def keep_alive(self, comment: bytes) -> bytes:
+        """Return what keeps the caller's connection open when the upstream sends a comment for that."""
         ...
 
     def end(self, error: str | None = None) -> bytes:

@@ -14,6 +14,7 @@ from stepstream.services.gateway.context.tree import prefix_hash
 from stepstream.services.gateway.http.sse import EventParser
 from stepstream.services.gateway.protocols.anthropic.from_chat import AnthropicTranslation
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
+from stepstream.services.gateway.protocols.anthropic.stream import tool_input
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 
 REQUEST: dict[str, Any] = {
@@ -67,7 +68,8 @@ def parse_events(raw: bytes) -> list[dict[str, Any]]:
     for event in EventParser().feed(raw):
         data = orjson.loads(event.data or b"")
         assert event.raw.startswith(b"event: %b\ndata: " % data["type"].encode())
-        out.append(data)
+        if data["type"] != "ping":
+            out.append(data)
     return out
 
 
@@ -92,7 +94,7 @@ def gather(sequence: list[dict[str, Any]]) -> dict[str, Any]:
         assert event["index"] == len(message["content"]) - 1
         if event["type"] == "content_block_stop":
             if written:
-                opened["input"] = orjson.loads(written)
+                opened["input"] = tool_input(written)
             opened = None
             continue
         delta = event["delta"]
@@ -208,8 +210,32 @@ def test_a_call_begins_before_its_arguments_are_complete() -> None:
     translated = translation()
     parts = chunks(completion({"content": None, "tool_calls": [call(0, "get", '{"key": 1}')]}), 2)
     sent = [parse_events(translated.feed(part)) for part in parts]
-    assert [event["type"] for event in sent[2]] == ["content_block_start"]
+    assert [event["type"] for event in sent[2]] == ["content_block_start", "content_block_delta"]
     assert sent[2][0]["content_block"] == {"type": "tool_use", "id": "call_0", "name": "get", "input": {}}
+
+
+def test_arguments_are_sent_as_they_come() -> None:
+    translated = translation()
+    arguments = '{"path": "a", "text": "bcd"}'
+    parts = chunks(completion({"content": None, "tool_calls": [call(0, "write", arguments)]}), 4)
+    sent = [event for part in parts for event in parse_events(translated.feed(part))]
+    pieces = [event["delta"]["partial_json"] for event in sent if event["type"] == "content_block_delta"]
+    assert pieces == [arguments[at : at + 4] for at in range(0, len(arguments), 4)]
+
+
+def test_arguments_that_begin_no_object_wait_for_their_end() -> None:
+    translated = translation()
+    parts = chunks(completion({"content": None, "tool_calls": [call(0, "get", "[1, 2, 3]")]}), 2)
+    sent = parse_events(b"".join([translated.feed(part) for part in parts]))
+    assert not [event for event in sent if event["type"] == "content_block_delta"]
+    assert gather(sent + parse_events(translated.end()))["content"][0]["input"] == {"INVALID_JSON": "[1, 2, 3]"}
+
+
+def test_pings_keep_a_stream_open() -> None:
+    translated = translation()
+    first = translated.feed(chunks(completion({"content": "a"}), 1)[0])
+    assert first.endswith(b'\n\nevent: ping\ndata: {"type":"ping"}\n\n')
+    assert translated.keep_alive(b": keep-alive\n\n") == b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
 def test_text_after_a_call_comes_last() -> None:
@@ -244,5 +270,7 @@ def test_only_the_first_choice_is_returned() -> None:
     assert gather(stream(translation(), parts))["content"] == [{"type": "text", "text": "a"}]
 
 
-def test_a_reply_without_a_choice_is_an_error() -> None:
-    assert translation().reply({"choices": []})["type"] == "error"
+@pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{}]}])
+def test_a_reply_without_a_message_cannot_be_read(answer: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="without a message"):
+        translation().reply(answer)

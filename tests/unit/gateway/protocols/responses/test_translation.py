@@ -217,15 +217,31 @@ def items(*listed: Raw) -> Raw:
         (items({"role": "user", "content": [{"type": "input_file", "file_url": "u"}]}), "'input_file'"),
         (
             items(
-                {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "x"}]}
+                {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "file_id": "x"}]}
             ),
-            "not text",
+            "'input_image'",
         ),
     ],
 )
 def test_unsupported_features_are_refused_by_name(request_fields: Raw, error: str) -> None:
     with pytest.raises(BadRequest, match=error):
         chat(request_fields)
+
+
+def test_images_in_results_follow_all_results_in_a_message_of_the_user() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    results = [
+        {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "seen"}, image]},
+        {"type": "function_call_output", "call_id": "b", "output": "7"},
+    ]
+    picture = {"type": "image_url", "image_url": {"url": image["image_url"]}}
+    for more, last in (([], []), ([{"role": "user", "content": "and?"}], [{"role": "user", "content": "and?"}])):
+        assert chat({"model": "m", "input": [*results, *more]})["messages"] == [
+            {"role": "tool", "tool_call_id": "a", "content": "seen"},
+            {"role": "tool", "tool_call_id": "b", "content": "7"},
+            {"role": "user", "content": [picture]},
+            *last,
+        ]
 
 
 def completion(message: Raw, finish_reason: str = "stop", **choice: Any) -> Raw:

@@ -5,7 +5,6 @@ from typing import Any
 
 import orjson
 
-from stepstream.services.gateway.protocols.anthropic.blocks import INVALID_JSON
 from stepstream.services.gateway.protocols.anthropic.stream import tool_input
 from stepstream.services.gateway.protocols.messages import count, json_text, text
 
@@ -25,6 +24,8 @@ _ERROR_TYPES = frozenset(
 )
 _MAPPED_ERROR_TYPES = {"upstream_unavailable": "overloaded_error", "backlog_full": "overloaded_error"}
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+"""Keeps a connection open; Anthropic sends one after a message's start too."""
 _BLOCK_DELTAS = {"text": "text_delta", "thinking": "thinking_delta"}
 
 
@@ -40,12 +41,16 @@ class AnthropicTranslation:
         self._events = _Events(self._thinking, self._stops)
 
     def reply(self, completion: dict[str, Any]) -> dict[str, Any]:
-        """Return the message; the body of an error if the completion has no choice."""
+        """Return the message.
+
+        Raises:
+            ValueError: the completion has none.
+        """
         choices = completion.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         reply = choice.get("message") if isinstance(choice, dict) else None
         if not isinstance(choice, dict) or not isinstance(reply, dict):
-            return error_event("the upstream answered without a message", "api_error")
+            raise ValueError("the upstream answered without a message")
         content: list[dict[str, Any]] = []
         if self._thinking and (thinking := _reasoning(reply)):
             content.append({"type": "thinking", "thinking": thinking, "signature": ""})
@@ -62,6 +67,10 @@ class AnthropicTranslation:
         """Return the events of one chunk."""
         return b"".join(self._events.add(chunk))
 
+    def keep_alive(self, comment: bytes) -> bytes:
+        """Return a ping in place of an upstream's comment."""
+        return PING
+
     def end(self, error: str | None = None) -> bytes:
         """Return the last events; none after an error of the upstream."""
         return b"".join(self._events.end(error))
@@ -71,20 +80,35 @@ class _Call:
     """One tool call so far."""
 
     def __init__(self) -> None:
-        self.id = self.name = self.arguments = ""
+        self.id = self.name = ""
         self.started = False
+        self._pieces: list[str] = []
+        self._sent = 0
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._pieces)
 
     def add(self, part: dict[str, Any]) -> "_Call":
         """Add a piece of it."""
         function = part.get("function") or {}
         self.id = text(part.get("id")) or self.id
         self.name += text(function.get("name"))
-        self.arguments += text(function.get("arguments"))
+        if piece := text(function.get("arguments")):
+            self._pieces.append(piece)
         return self
 
     def block(self) -> dict[str, Any]:
         """Return the block that begins it in a stream."""
         return {"type": "tool_use", "id": self.id, "name": self.name, "input": {}}
+
+    def take(self, *, last: bool) -> str:
+        """Return the arguments that were not sent yet; those that begin no object follow at the end, in one piece."""
+        if not self._sent and not self.arguments.lstrip().startswith("{"):
+            return json_text(tool_input(self.arguments)) if last else ""
+        unsent = "".join(self._pieces[self._sent :])
+        self._sent = len(self._pieces)
+        return unsent
 
     def is_complete(self) -> bool:
         """Return True if the arguments are a complete JSON value."""
@@ -98,8 +122,8 @@ class _Call:
 class _Events:
     """Converts chunks to events. Anthropic's stream has one open block at a time; deltas of later blocks are buffered.
 
-    Text and thinking are sent immediately. A call's arguments are validated and sent in one piece, since clients fail
-    on a piece that does not begin JSON; Anthropic validates its own streams too.
+    Text, thinking and a call's arguments are sent immediately. Only arguments that begin no JSON object wait for the
+    call's end, since clients fail on them; like Anthropic's own fine-grained stream, the others may end invalid.
     """
 
     def __init__(self, thinking: bool, stops: frozenset[str]) -> None:
@@ -123,7 +147,7 @@ class _Events:
         if not self._started:
             self._started = True
             start = _message(chunk, []) | {"stop_reason": None, "stop_sequence": None, "usage": _usage(None)}
-            yield event({"type": "message_start", "message": start})
+            yield event({"type": "message_start", "message": start}) + PING
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk.get("choices") or ():
             if not choice.get("index"):
@@ -180,11 +204,11 @@ class _Events:
                     return  # its name may be incomplete
                 call.started = True
                 yield from self._begin("tool_use", call.block())
-            if not (last or (len(self._unsent_calls) > 1 and call.is_complete())):
+            is_finished = last or (len(self._unsent_calls) > 1 and call.is_complete())
+            if piece := call.take(last=is_finished):
+                yield self._delta({"type": "input_json_delta", "partial_json": piece})
+            if not is_finished:
                 return
-            value = tool_input(call.arguments)
-            valid = call.arguments if call.arguments and INVALID_JSON not in value else json_text(value)
-            yield self._delta({"type": "input_json_delta", "partial_json": valid})
             self._unsent_calls.pop(0)
 
     def _begin(self, kind: str, block: dict[str, Any]) -> Iterable[bytes]:

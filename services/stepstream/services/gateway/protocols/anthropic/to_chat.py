@@ -8,7 +8,6 @@ from stepstream.services.gateway.protocols.messages import json_text, text
 
 _UNCHANGED = ("model", "max_tokens", "temperature", "top_p", "top_k")
 _ANTHROPIC_ONLY = ("mcp_servers", "container")
-_THINKING = ("thinking", "redacted_thinking")
 _REMEDY = "leave it out, or name a model of an upstream that speaks Anthropic's Messages"
 
 Chat = dict[str, Any]
@@ -17,7 +16,7 @@ Chat = dict[str, Any]
 def chat_request(request: dict[str, Any]) -> Chat:
     """Return the body for `/v1/chat/completions`.
 
-    Thinking, prompt caching and service tiers are dropped: the answer is still valid without them.
+    Redacted thinking, prompt caching and service tiers are dropped: the answer is still valid without them.
 
     Raises:
         BadRequest: a chat completion cannot express some of it.
@@ -85,6 +84,7 @@ def _user(content: Any, where: str) -> list[Chat]:
 
 def _assistant(content: Any, where: str) -> Chat:
     texts: list[str] = []
+    thinking: list[str] = []
     calls: list[Chat] = []
     for block in _blocks(content, where):
         kind = block.get("type")
@@ -94,12 +94,17 @@ def _assistant(content: Any, where: str) -> Chat:
             calls.append({"id": text(block.get("id")), "type": "function", "function": function})
         elif kind == "text":
             texts.append(text(block.get("text")))
-        elif kind not in _THINKING:
+        elif kind == "thinking":
+            thinking.append(text(block.get("thinking")))
+        elif kind != "redacted_thinking":
             raise _unsupported(f"{where}: a block of type '{kind}'")
     answer = "".join(texts)
+    message: Chat = {"role": "assistant", "content": answer or (None if calls else "")}
+    if reasoning := "\n".join([part for part in thinking if part]):
+        message["reasoning_content"] = reasoning
     if calls:
-        return {"role": "assistant", "content": answer or None, "tool_calls": calls}
-    return {"role": "assistant", "content": answer}
+        message["tool_calls"] = calls
+    return message
 
 
 def _parts(content: Any, where: str) -> list[Chat]:

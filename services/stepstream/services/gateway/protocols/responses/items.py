@@ -46,17 +46,32 @@ def items_of(value: Any) -> list[Any]:
 
 
 def chat_messages(items: Iterable[Any]) -> ChatMessages:
-    """Convert items, in order, to raw chat messages."""
+    """Convert items, in order, to raw chat messages.
+
+    Images and files in tools' results follow the results in a message of the user: chat completions take them nowhere
+    else.
+    """
     out = ChatMessages()
     turn: list[Raw] = []
+    files: list[Raw] = []
     for item in items:
+        if files and not _is_result(item):
+            out.messages.append({"role": "user", "content": files})
+            files = []
         if _is_from_model(item):
             turn.append(item)
             continue
         if turn:
             out.messages.append(_assistant(turn, out.unsupported))
             turn = []
-        out.messages.append(_other(item, out.unsupported))
+        if _is_result(item):
+            result, more = _result(item, out.unsupported)
+            out.messages.append({"role": "tool", "tool_call_id": text(item.get("call_id")), "content": result})
+            files += more
+        else:
+            out.messages.append(_other(item, out.unsupported))
+    if files:
+        out.messages.append({"role": "user", "content": files})
     if turn:
         out.messages.append(_assistant(turn, out.unsupported))
     return out
@@ -147,8 +162,6 @@ def _other(item: Any, unsupported: list[str]) -> Raw:
     kind = _kind(item)
     if kind == "message":
         return {"role": text(item.get("role")) or "user", "content": _content(item.get("content"), unsupported)}
-    if kind in _OUTPUTS:
-        return {"role": "tool", "tool_call_id": text(item.get("call_id")), "content": _result(item, unsupported)}
     unsupported.append(f"items of type '{kind}'")
     content = json_text(_bare(item))
     if kind.endswith("_output"):
@@ -165,15 +178,18 @@ def _content(content: Any, unsupported: list[str]) -> str | list[Raw]:
     return parts
 
 
-def _result(item: Raw, unsupported: list[str]) -> str:
+def _is_result(item: Any) -> bool:
+    return isinstance(item, dict) and _kind(item) in _OUTPUTS
+
+
+def _result(item: Raw, unsupported: list[str]) -> tuple[str, list[Raw]]:
+    """Return the text of a tool's result, and its other parts."""
     output = item.get("output")
     if not isinstance(output, list):
-        return text(output)
-    parts = [_part(part, []) for part in output]
-    if all(part.get("type") == "text" for part in parts):
-        return "".join([text(part["text"]) for part in parts])
-    unsupported.append("results of tools that are not text")
-    return json_text(parts)
+        return text(output), []
+    parts = [_part(part, unsupported) for part in output]
+    texts = [text(part["text"]) for part in parts if part.get("type") == "text"]
+    return "".join(texts), [part for part in parts if part.get("type") != "text"]
 
 
 def _part(part: Any, unsupported: list[str]) -> Raw:

@@ -122,13 +122,16 @@ class ResponsesTranslation:
         self._events = EventStream(builder)
 
     def reply(self, completion: dict[str, Any]) -> dict[str, Any]:
-        """Convert a chat completion to a `response`."""
+        """Convert a chat completion to a `response`.
+
+        Raises:
+            ValueError: it has no message.
+        """
         self._builder.read_metadata(completion)
         choices = completion.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else None
-        if not isinstance(first, dict):
-            error = {"code": "server_error", "message": "the upstream's reply is not a chat completion"}
-            return self._builder.response("failed", [], error=error)
+        if not isinstance(first, dict) or not isinstance(first.get("message"), dict):
+            raise ValueError("the upstream's reply is not a chat completion")
         status = final_status(first.get("finish_reason"))
         output = self._output(first, "completed" if status == "completed" else "incomplete")
         self.items = referable_items(output)
@@ -138,6 +141,10 @@ class ResponsesTranslation:
         """Convert one chunk to events."""
         return self._events.feed(chunk)
 
+    def keep_alive(self, comment: bytes) -> bytes:
+        """Return the comment."""
+        return comment
+
     def end(self, error: str | None = None) -> bytes:
         """Return the last events: `response.completed` or `.incomplete`; on error, `error` and `response.failed`."""
         out = self._events.end(error)
@@ -145,7 +152,7 @@ class ResponsesTranslation:
         return out
 
     def _output(self, choice: Raw, status: str) -> list[Raw]:
-        message = choice.get("message") or {}
+        message = choice["message"]
         output: list[Raw] = []
         reasoning = reasoning_of(message)
         if reasoning:
