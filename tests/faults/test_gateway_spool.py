@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from gateway_fixtures import codec, gateway_process, gateway_settings, read_topic
@@ -153,6 +154,10 @@ async def test_a_full_spool_drops_the_oldest_events_with_a_log_line(
             for trajectory in trajectories:
                 await call(trajectory, "x" * 30_000)
         assert "dropped" in gateway.log_text
+        ready = httpx.get(f"http://127.0.0.1:{settings.gateway.port}/ready")
+        assert ready.status_code == 503
+        assert "full: restore Kafka" in ready.json()["faults"][0]
+        assert "no broker answers" in ready.json()["kafka"]
         with broker(settings, tmp_path / "broker.log"), registry_process:
             await asyncio.to_thread(admin.apply, settings)
             await asyncio.to_thread(steps, settings, trajectories[-1], 1)

@@ -304,6 +304,9 @@ async def test_other_paths_answer(client: Any, http: aiohttp.ClientSession, gate
         assert "stepstream_gateway_calls_total" in await reply.text()
     async with http.get(url(gateway) + "/health") as reply:
         assert (await reply.json())["status"] == "ok"
+    async with http.get(url(gateway) + "/ready") as reply:
+        body = await reply.json()
+        assert (reply.status, body["faults"], body["kafka"], body["upstreams"]) == (200, [], "ok", 1)
     async with http.get(url(gateway) + "/v1/chat/completions") as reply:
         assert reply.status == 405
     async with http.get(url(gateway) + "/nowhere") as reply:

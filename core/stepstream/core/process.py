@@ -2,10 +2,14 @@
 
 import logging
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from socketserver import TCPServer, ThreadingMixIn
 from types import FrameType
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from stepstream.config import MetricsSettings, Settings, SettingsError, load, masked
 
@@ -86,18 +90,55 @@ class _MaskingFormatter(logging.Formatter):
         return masked(super().format(record))
 
 
-def serve_metrics(metrics: MetricsSettings) -> int:
-    """Serve `/metrics` for Prometheus in a thread; return the port.
+def serve_metrics(metrics: MetricsSettings, fault: Callable[[], str] = lambda: "") -> int:
+    """Serve `/metrics` for Prometheus and `/ready` for orchestrators in a thread; return the port.
+
+    `fault` returns why the process is not ready: `/ready` answers 503 with it, and 200 if it is empty.
 
     Raises:
         Fatal: the port is taken.
     """
-    from prometheus_client import start_http_server  # agents that use the SDK import this module but serve no metrics
+    from prometheus_client import make_wsgi_app  # agents that use the SDK import this module but serve no metrics
 
+    pages = make_wsgi_app()
+
+    def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/ready":
+            return pages(environ, start_response)
+        reason = fault()
+        headers = [("content-type", "text/plain; charset=utf-8")]
+        start_response("503 Service Unavailable" if reason else "200 OK", headers)
+        return [f"{reason or 'ok'}\n".encode()]
+
+    server_class = _ThreadingServer6 if ":" in metrics.host else _ThreadingServer
     try:
-        server, _ = start_http_server(metrics.port, metrics.host)
+        server = make_server(metrics.host, metrics.port, serve, server_class, handler_class=_QuietHandler)
     except OSError as error:
         raise Fatal(f"metrics port {metrics.port}: {error.strerror}; set STEPSTREAM_METRICS_PORT") from None
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     port = int(server.server_port)
     log.info("metrics at http://%s:%d/metrics", metrics.host, port)
     return port
+
+
+class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    """A slow reader delays no other."""
+
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        # `HTTPServer` would look up the host's name, which may take seconds.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+
+class _ThreadingServer6(_ThreadingServer):
+    address_family = socket.AF_INET6
+
+
+class _QuietHandler(WSGIRequestHandler):
+    """Logs no requests."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

@@ -5,12 +5,13 @@ For producers that keep their events until they are acknowledged, as OpenTelemet
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from stepstream.config import KafkaSettings
+from stepstream.core.slices import Work, in_slices
 from stepstream.delivery.spooled_producer import SpooledProducer
 from stepstream.delivery.types import EncodedEvent, Event
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
@@ -21,6 +22,7 @@ LINGER_MS = 10.0
 exporters do not block on the answer."""
 MAX_IN_FLIGHT = 50_000
 _POLL_S = 0.002
+OnReport = Callable[[KafkaError | None, Message], None]
 _KEYS_POLL_S = 0.005
 
 
@@ -83,18 +85,16 @@ class ConfirmedProducer:
                 f"{len(producer)} of at most {MAX_IN_FLIGHT} events are in flight: send them again later"
             )
         try:
-            encoded = [event if isinstance(event, EncodedEvent) else self._encode(event) for event in events]
+            encoded = await in_slices(self._encode_all(events))
         except CodecError as error:
             raise NotDelivered(str(error), retry=False) from error
         except RegistryUnavailable as error:
             raise NotDelivered(str(error)) from error
         headers = await self._prepare({event.topic for event in encoded}, deadline)
         batch = _Batch(len(events))
-        on_report = batch.on_report
         self._schedule_poll()
         try:
-            for topic, key, event_id, occurred_at_us, body, context in encoded:
-                producer.send_stamped(topic, key, headers[topic] + body, event_id, occurred_at_us, context, on_report)
+            await in_slices(_send_all(producer, encoded, headers, batch.on_report))
         except BufferError:
             raise NotDelivered("the buffer of Kafka's client is full: send them again later") from None
         except (KafkaException, ValueError) as error:
@@ -115,6 +115,13 @@ class ConfirmedProducer:
     def _start(self) -> EventProducer:
         self._producer = self._connect()
         return self._producer
+
+    def _encode_all(self, events: Sequence[Event | EncodedEvent]) -> Work[list[EncodedEvent]]:
+        encoded = []
+        for event in events:
+            encoded.append(event if isinstance(event, EncodedEvent) else self._encode(event))
+            yield
+        return encoded
 
     def _encode(self, event: Event) -> EncodedEvent:
         record = event.record
@@ -150,3 +157,11 @@ class ConfirmedProducer:
         self._next_poll = None
         if len(self._producer):
             self._schedule_poll()
+
+
+def _send_all(
+    producer: EventProducer, events: Sequence[EncodedEvent], headers: dict[str, bytes], on_report: OnReport
+) -> Work[None]:
+    for topic, key, event_id, occurred_at_us, body, context in events:
+        producer.send_stamped(topic, key, headers[topic] + body, event_id, occurred_at_us, context, on_report)
+        yield

@@ -5,11 +5,11 @@ import secrets
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_OPEN = frozenset({"/metrics"})
+_OPEN = frozenset({"/metrics", "/ready"})
 
 
 class BasicAuth:
-    """ASGI middleware: answers 401 to callers without the credentials; `/metrics` is open."""
+    """ASGI middleware: answers 401 to callers without the credentials; `/metrics` and `/ready` are open."""
 
     def __init__(self, app: ASGIApp, user_info: str, body: bytes, content_type: str) -> None:
         """Wrap `app`.

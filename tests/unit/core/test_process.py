@@ -4,10 +4,12 @@ import logging
 import signal
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
-from stepstream.config import KafkaSettings, Settings
-from stepstream.core.process import FAULT, MISCONFIGURED, Fatal, Stop, run, set_up_logging
+from stepstream.config import KafkaSettings, MetricsSettings, Settings
+from stepstream.core.process import FAULT, MISCONFIGURED, Fatal, Stop, run, serve_metrics, set_up_logging
+from stepstream.embedded.ports import free_block
 from stepstream.topics.admin import RegistryNotReady
 from stepstream.topics.client import KafkaUnavailable
 from stepstream.topics.codec import Codec
@@ -58,3 +60,15 @@ def test_a_fatal_error_is_one_log_line(error: type[Fatal], capsys: pytest.Captur
     assert exit_.value.code == FAULT
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("no answer: start it")
+
+
+def test_the_metrics_port_says_whether_the_process_is_ready() -> None:
+    faults = ["no partitions yet", ""]
+    port = serve_metrics(MetricsSettings(port=free_block(1)), lambda: faults.pop(0))
+    url = f"http://127.0.0.1:{port}"
+    not_ready, ready = httpx.get(f"{url}/ready"), httpx.get(f"{url}/ready")
+    assert (not_ready.status_code, not_ready.text) == (503, "no partitions yet\n")
+    assert (ready.status_code, ready.text) == (200, "ok\n")
+    assert "python_info" in httpx.get(f"{url}/metrics").text
+    with pytest.raises(Fatal, match=f"metrics port {port}.*STEPSTREAM_METRICS_PORT"):
+        serve_metrics(MetricsSettings(port=port))

@@ -1,10 +1,12 @@
 """Posted feedback is checked field by field; an error names the field."""
 
+import json
 from typing import Any
 
 import orjson
 import pytest
 
+from stepstream.core.slices import at_once
 from stepstream.services.gateway.errors import BadRequest, UnsupportedType
 from stepstream.services.gateway.feedback import check_content_type, feedback_event, parse_feedback
 from stepstream.services.gateway.identity import Identity
@@ -15,7 +17,7 @@ IDENTITY = Identity(trajectory_id="unused", agent="a", consent="analyse", tenant
 
 
 def event(**fields: Any) -> Feedback:
-    items, _ = parse_feedback(orjson.dumps({"trajectory_id": "t", "name": "outcome"} | fields))
+    items, _ = at_once(parse_feedback(orjson.dumps({"trajectory_id": "t", "name": "outcome"} | fields)))
     return feedback_event(items[0], IDENTITY, 5, "gateway/0")
 
 
@@ -51,9 +53,8 @@ def test_a_demonstration_may_be_a_message() -> None:
 
 
 def test_a_list_of_items_is_accepted() -> None:
-    items, is_list = parse_feedback(
-        b'[{"trajectory_id":"t","name":"n","value":0.5},{"trajectory_id":"t","name":"n","value":2}]'
-    )
+    body = b'[{"trajectory_id":"t","name":"n","value":0.5},{"trajectory_id":"t","name":"n","value":2}]'
+    items, is_list = at_once(parse_feedback(body))
     assert is_list
     assert [item.value for item in items] == [0.5, 2]
 
@@ -80,7 +81,32 @@ def test_a_list_of_items_is_accepted() -> None:
 )
 def test_an_error_names_the_invalid_field(body: bytes, error: str) -> None:
     with pytest.raises(BadRequest, match=error):
-        parse_feedback(body)
+        at_once(parse_feedback(body))
+
+
+LONG = {"trajectory_id": "t", "name": "n", "value": 1, "comment": 'x, ] "\\' * 400}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_long_list_is_read_like_a_short_one(indent: int | None) -> None:
+    body = json.dumps([LONG | {"step_index": number} for number in range(50)], indent=indent).encode()
+    assert len(body) > 64 * 1024
+    work = parse_feedback(body + b" \n")
+    assert sum(1 for _ in work) >= 100  # it may pause at each item
+    items, is_list = at_once(parse_feedback(body))
+    assert is_list
+    assert [item.step_index for item in items] == list(range(50))
+    assert {item.comment for item in items} == {LONG["comment"]}
+
+
+@pytest.mark.parametrize(
+    ("of", "by"), [(b"]", b",]"), (b"]", b""), (b"]", b"]]"), (b"]", b",NaN]"), (b"[", b"[,"), (b"}, {", b"} {")]
+)
+def test_a_malformed_long_list_is_refused(of: bytes, by: bytes) -> None:
+    body = json.dumps([LONG] * 50).encode()
+    at = body.rindex(of) if of == b"]" else body.index(of)
+    with pytest.raises(BadRequest, match="not JSON"):
+        at_once(parse_feedback(body[:at] + by + body[at + len(of) :]))
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"Application/JSON; charset=utf-8", b"application/vnd.x+json"])

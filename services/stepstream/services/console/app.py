@@ -51,6 +51,7 @@ def build_app(settings: Settings) -> Starlette:
         routes=[
             Route("/", _page),
             Route("/health", _health),
+            Route("/ready", _health),  # the page itself shows that the store is away
             Route("/metrics", _metrics),
             Route("/api/snapshot", snapshot),
             Mount("/static", StaticFiles(directory=STATIC)),

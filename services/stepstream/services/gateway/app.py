@@ -1,5 +1,6 @@
-"""Route requests to the handlers of calls, feedback, OpenTelemetry, health, metrics and other model APIs (ASGI)."""
+"""Route requests to the handlers of calls, feedback, OpenTelemetry, readiness, metrics and other model APIs (ASGI)."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -8,11 +9,13 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stepstream.config import Settings
+from stepstream.core.slices import Work, in_slices
 from stepstream.crypto.erasures import ErasureCheck
 from stepstream.services.gateway import feedback
 from stepstream.services.gateway.api_keys import ApiKeys, credentials_of
 from stepstream.services.gateway.calls import CallHandler
-from stepstream.services.gateway.context.saved_responses import EncryptedStore, SavedResponses
+from stepstream.services.gateway.context.encrypted_store import EncryptedStore
+from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
 from stepstream.services.gateway.http.asgi import (
@@ -25,7 +28,7 @@ from stepstream.services.gateway.http.asgi import (
     respond,
     respond_error,
 )
-from stepstream.services.gateway.identity import identify
+from stepstream.services.gateway.identity import Identity, identify
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.otlp.receiver import PATHS as OTLP_PATHS
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver
@@ -35,12 +38,14 @@ from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
+from stepstream.services.gateway.readiness import GatewayState
 from stepstream.services.gateway.routing import split_session, with_version
 from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.services.gateway.worker_status import WorkerFollower
 from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK, ROLLOUTS
 from stepstream.topics.ids import now_us
+from stepstream.topics.probe import KafkaProbe
 from stepstream.topics.table import Table
 from stepstream.topics.trusted_sources import VERDICTS_SCOPE
 
@@ -60,12 +65,15 @@ class GatewayApp:
         self._publisher = publisher or Publisher(settings, self._producer, self.metrics)
         self._upstreams: Upstreams
         self._keys: ApiKeys
+        self._key_table: Table
+        self._kafka = KafkaProbe(settings.kafka)
         self._calls: CallHandler
         self._other_apis: PassThrough
         self._protocols = {protocol.path: protocol for protocol in PROTOCOLS}
         self._routes: dict[str, tuple[str, Handler]] = {
             "/v1/feedback": ("POST", self._feedback),
             "/health": ("GET", self._health),
+            "/ready": ("GET", self._ready),
             "/metrics": ("GET", self._metrics_page),
         }
 
@@ -99,7 +107,7 @@ class GatewayApp:
         workers = WorkerFollower(self._settings, self._upstreams.workers.pool) if gateway.find_workers else None
         # API keys and rollouts are known while Kafka is away, from the snapshot of the last change.
         snapshots = self._settings.paths.data / "gateway"
-        api_keys = Table(self._settings, API_KEYS, snapshot=snapshots / "api-keys.json")
+        api_keys = self._key_table = Table(self._settings, API_KEYS, snapshot=snapshots / "api-keys.json")
         self._keys = ApiKeys(api_keys, required=gateway.keys_required)
         folder = self._settings.gateway_spool
         indices = StepIndexFile(folder)
@@ -151,24 +159,35 @@ class GatewayApp:
             tenant = self._keys.authorize(credentials, "feedback")
             identity = identify(scope["headers"], self._settings.gateway, tenant=tenant)
             feedback.check_content_type(scope["headers"])
-            items, is_list = feedback.parse_feedback(await read_body(receive))
-            received_us = now_us()
+            items, is_list = await in_slices(feedback.parse_feedback(await read_body(receive)))
             # The label job trusts a verdict by its producer, which no caller can choose.
             is_trusted = self._keys.has_scope(credentials, VERDICTS_SCOPE)
             producer = f"{VERDICTS_SCOPE}/{credentials.key_id}" if is_trusted else self._producer
-            events = [feedback.feedback_event(item, identity, received_us, producer, tenant) for item in items]
-            headers = {"traceparent": identity.traceparent} if identity.traceparent else None
-            accepted = [self._publisher.publish(Event(FEEDBACK, e["trajectory_id"], e, headers)) for e in events]
-            if not all(accepted):
+            event_ids, accepted = await in_slices(self._publish_feedback(items, identity, producer, tenant))
+            if not accepted:
                 raise NotAccepted("the backlog is full, since Kafka cannot be reached: post it again later")
         except Disconnected:
             return
         except GatewayError as error:
             await respond_error(send, error)
             return
-        ids = [event["event_id"] for event in events]
-        body = orjson.dumps({"event_ids": ids} if is_list else {"event_id": ids[0]})
+        body = orjson.dumps({"event_ids": event_ids} if is_list else {"event_id": event_ids[0]})
         await respond(send, 202, body, [JSON])
+
+    def _publish_feedback(
+        self, items: list[feedback.PostedFeedback], identity: Identity, producer: str, tenant: str | None
+    ) -> Work[tuple[list[str], bool]]:
+        """Publish items; return the ids of their events, and True if none was dropped."""
+        received_us = now_us()
+        headers = {"traceparent": identity.traceparent} if identity.traceparent else None
+        event_ids = []
+        accepted = True
+        for item in items:
+            event = feedback.feedback_event(item, identity, received_us, producer, tenant)
+            event_ids.append(event["event_id"])
+            accepted &= self._publisher.publish(Event(FEEDBACK, event["trajectory_id"], event, headers))
+            yield
+        return event_ids, accepted
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
         upstreams = self._upstreams.all()
@@ -178,6 +197,19 @@ class GatewayApp:
             "events_waiting": self._publisher.waiting(),
         }
         await respond(send, 200, orjson.dumps(body), [JSON])
+
+    async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        keys_current = self._key_table.current
+        state = GatewayState(
+            spool_share=self._publisher.spool_share(),
+            events_waiting=self._publisher.waiting(),
+            kafka_fault=await asyncio.to_thread(self._kafka.fault),
+            keys_current=keys_current,
+            keys_known=keys_current or bool(self._key_table.items()) or not self._settings.gateway.keys_required,
+            upstreams=self._upstreams.available(),
+        )
+        body = state.body()
+        await respond(send, 200 if body["ready"] else 503, orjson.dumps(body), [JSON])
 
     async def _metrics_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._upstreams.workers.count_states()

@@ -1,12 +1,15 @@
 """Check feedback posted to `/v1/feedback` about a trajectory, a step or a tool call, and make events of it."""
 
+import re
 import uuid
 from collections.abc import Iterable
+from json import JSONDecoder
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
 
+from stepstream.core.slices import Work
 from stepstream.jobs.governance.validation import LARGEST_AMOUNT
 from stepstream.services.gateway.errors import BadRequest, UnsupportedType
 from stepstream.services.gateway.identity import LARGEST_INDEX, LONGEST, Identity
@@ -16,6 +19,11 @@ from stepstream.topics.ids import new_event_id
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST)]
 Index = Annotated[StrictInt, Field(ge=0, le=LARGEST_INDEX)]
 
+_LONG_BYTES = 64 * 1024
+_SPACES = " \t\r\n"
+_SPACE = re.compile(f"[{_SPACES}]*").match
+_DECODER = JSONDecoder()
+"""Finds the ends of items; orjson, which is stricter, reads them."""
 _EXPECTED = {
     "value": "must be a number, true or false",
     "demonstration": "must be a text, or an assistant's message as an object",
@@ -59,19 +67,20 @@ def check_content_type(headers: Iterable[tuple[bytes, bytes]]) -> None:
         )
 
 
-def parse_feedback(body: bytes) -> tuple[list[PostedFeedback], bool]:
+def parse_feedback(body: bytes) -> Work[tuple[list[PostedFeedback], bool]]:
     """Return the items of a body, and True if it was a list.
 
     Raises:
         BadRequest: not JSON, or an invalid item; the message names the field and the valid values.
     """
     try:
-        raw = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        raw = yield from _loads(body)
+    except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     is_list = isinstance(raw, list)
     items = []
     for number, item in enumerate(raw if is_list else [raw]):
+        yield
         where = f"item {number}: " if is_list else ""
         try:
             posted = PostedFeedback.model_validate(item)
@@ -114,6 +123,29 @@ def feedback_event(
         end=posted.ends_trajectory or "open",
         last_step_index=posted.last_step_index,
     )
+
+
+def _loads(body: bytes) -> Work[Any]:
+    """Return a JSON value; a long list is parsed item by item.
+
+    Raises:
+        ValueError: not JSON.
+    """
+    if len(body) < _LONG_BYTES or not body.startswith(b"["):
+        return orjson.loads(body)
+    text, values = body.decode(), []
+    at = _SPACE(text, 1).end()  # type: ignore[union-attr]
+    while not (text.startswith("]", at) and not values):
+        _, end = _DECODER.raw_decode(text, at)
+        values.append(orjson.loads(text[at:end]))
+        yield
+        at = _SPACE(text, end).end()  # type: ignore[union-attr]
+        if not text.startswith(",", at):
+            break
+        at = _SPACE(text, at + 1).end()  # type: ignore[union-attr]
+    if text[at:].rstrip(_SPACES) != "]":
+        raise ValueError(f"the list does not end at character {at}")
+    return values
 
 
 def _demonstration_text(demonstration: str | dict[str, Any] | None) -> str | None:

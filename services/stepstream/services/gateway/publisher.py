@@ -20,14 +20,16 @@ class Publisher:
     def __init__(self, settings: Settings, source: str, metrics: Metrics) -> None:
         """Begin to send, first the events that an earlier gateway left in the spool."""
         gateway = settings.gateway
+        self._metrics = _DeliveryMetrics(metrics)
+        self._spool_bytes = gateway.spool_mb * MB
         self._delivery = SpooledProducer(
             settings.kafka,
             lambda keep_key: sealing_codec(settings, keep_key=keep_key),
             source,
-            _DeliveryMetrics(metrics),
+            self._metrics,
             BacklogLimits(
                 settings.gateway_spool,
-                spool_bytes=gateway.spool_mb * MB,
+                spool_bytes=self._spool_bytes,
                 memory_bytes=gateway.backlog_mb * MB,
             ),
         )
@@ -53,6 +55,10 @@ class Publisher:
         """Return the number of spooled events that Kafka has not acknowledged."""
         return self._delivery.unacknowledged()
 
+    def spool_share(self) -> float:
+        """Return the size of the spool relative to its limit."""
+        return self._metrics.spool_bytes / self._spool_bytes
+
     def close(self, timeout_s: float) -> UndeliveredEvents:
         """Send for up to `timeout_s` seconds; the next gateway sends the events left on disk."""
         self._confirmed.close()
@@ -64,6 +70,7 @@ class _DeliveryMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self.spool_bytes = 0
 
     def on_delivered(self, events: int) -> None:
         self._metrics.events_delivered.inc(events)
@@ -78,5 +85,6 @@ class _DeliveryMetrics:
         self._metrics.events_unspooled.inc(events)
 
     def on_backlog(self, events: int, spool_bytes: int) -> None:
+        self.spool_bytes = spool_bytes
         self._metrics.backlog.set(events)
         self._metrics.spool_bytes.set(spool_bytes)

@@ -46,6 +46,7 @@ class App:
             ("POST", "/v1/score"): self._score,
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
+            ("GET", "/ready"): self._health,
             ("GET", "/metrics"): self._metrics,
         }
 

@@ -85,6 +85,7 @@ def create_app(log: SchemaLog) -> Starlette:
     checks = "/compatibility/subjects/{subject:path}/versions"
     routes = [
         Route("/", reads(lambda *_: {}), methods=["GET"]),
+        Route("/ready", reads(lambda *_: {}), methods=["GET"]),  # it serves only after it has read the log
         Route("/metrics", metrics, methods=["GET"]),
         Route("/schemas/types", reads(lambda *_: ["AVRO"]), methods=["GET"]),
         Route("/schemas/ids/{id}", reads(_schema_by_id), methods=["GET"]),

@@ -1,4 +1,4 @@
-"""Serve queries at `/`, and `/ping`, `/replicas_status` and `/metrics`."""
+"""Serve queries at `/`, and `/ping`, `/replicas_status`, `/ready` and `/metrics`."""
 
 import logging
 import time
@@ -44,6 +44,13 @@ def build_app(runner: Runner, accounts: Sequence[Account]) -> Starlette:
             logger.warning("query %s: the client closed the connection before its body's end", query_id)
             return Response(status_code=400)
 
+    async def ready(http: HttpRequest) -> Response:
+        try:
+            await runner.check()
+        except StoreError as error:
+            return PlainTextResponse(f"the engine runs no queries: {error}\n", 503)
+        return PlainTextResponse("Ok.\n")
+
     async def serve_metrics(http: HttpRequest) -> Response:
         metrics.SESSIONS.set(len(runner.sessions))
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
@@ -53,6 +60,7 @@ def build_app(runner: Runner, accounts: Sequence[Account]) -> Starlette:
             Route("/", query, methods=["GET", "POST"]),
             Route("/ping", _ok),
             Route("/replicas_status", _ok),
+            Route("/ready", ready),
             Route("/metrics", serve_metrics),
         ],
         lifespan=lifespan,

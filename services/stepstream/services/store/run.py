@@ -72,6 +72,19 @@ class Runner:
             return await self._select(request, statement, format, externals)
         return Answer(format, await self._call(partial(self._execute, request, statement, format, externals)))
 
+    async def check(self) -> None:
+        """Run a query without data.
+
+        Raises:
+            StoreError: the engine cannot.
+        """
+
+        def query() -> None:
+            with closing(self.engine.connect(reads_only=True)) as connection:
+                connection.execute("SELECT 1")
+
+        await self._call(query)
+
     def close(self) -> None:
         """Close sessions, threads and the engine; no request may be running."""
         self._threads.shutdown()

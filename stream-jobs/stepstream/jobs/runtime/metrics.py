@@ -1,6 +1,6 @@
 """Declare the Prometheus metrics of every job."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -40,3 +40,10 @@ STATE_REMOVED = Counter(
 )
 LAG_SECONDS = Gauge("stepstream_job_lag_seconds", "Age of the newest record of the last batch at its end.")
 BATCH_SECONDS = Histogram("stepstream_job_batch_seconds", "Time to process one batch.", buckets=_SECONDS)
+
+
+def readiness_fault() -> str:
+    """Return why the job is not ready; empty: it is."""
+    if REGISTRY.get_sample_value("stepstream_job_ready"):
+        return ""
+    return "no partitions are assigned yet, or their state is not recovered yet"

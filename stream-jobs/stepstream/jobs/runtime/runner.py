@@ -78,7 +78,7 @@ def run_job(
         Fatal: this process cannot recover.
     """
     metrics.READY.set(0)
-    serve_metrics(settings.metrics)
+    serve_metrics(settings.metrics, metrics.readiness_fault)
     quiet_libraries()
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     if stop:

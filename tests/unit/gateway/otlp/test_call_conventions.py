@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
 
+from stepstream.core.slices import at_once
 from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.calls import sampling_of
@@ -22,10 +23,10 @@ def recorded_trace(generation: str, *, as_json: bool = False) -> Trace:
     trace = Trace(trace_id(generation))
     for request in recorded_requests(generation, as_json=as_json):
         if request.path == "/v1/traces":
-            for span in spans_of(wire.traces(request.body, request.content_type)):
+            for span in spans_of(at_once(wire.traces(request.body, request.content_type))):
                 trace.add(span)
         else:
-            for log in logs_of(wire.logs(request.body, request.content_type)):
+            for log in logs_of(at_once(wire.logs(request.body, request.content_type))):
                 trace.add_log(log)
     return trace
 

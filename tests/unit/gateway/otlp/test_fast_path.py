@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otlp_fixtures import GENERATIONS, recorded_requests
 
 from stepstream.config import load
+from stepstream.core.slices import at_once
 from stepstream.delivery.types import EncodedEvent
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import Assembler
@@ -42,7 +43,7 @@ class Path:
 
     def take(self, body: bytes) -> list[Any]:
         """Return a request's records, without the ids of parts of open traces."""
-        result: IntakeResult = self._intake.traces(TraceRequest.FromString(body), DEFAULTS, 1)
+        result: IntakeResult = at_once(self._intake.traces(TraceRequest.FromString(body), DEFAULTS, 1))
         self.encoded += sum(isinstance(record, EncodedEvent) for record in result.records)
         return [(result.rejected, result.reason), *(_comparable(record) for record in result.records)]
 

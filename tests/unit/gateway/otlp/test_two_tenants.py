@@ -8,6 +8,7 @@ from hand_made_traces import CHAT, TRACE, answer, span
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from stepstream.config import load
+from stepstream.core.slices import at_once
 from stepstream.services.gateway.otlp.assembly import AssembledRecord, Assembler
 from stepstream.services.gateway.otlp.calls import EVALUATION
 from stepstream.services.gateway.otlp.fast_steps import PlainStepWriter
@@ -148,5 +149,5 @@ def test_an_open_trace_of_one_tenant_delays_no_other() -> None:
     said = json.dumps(answer("hello"))
     for name, value in (CHAT | {"gen_ai.input.messages": said, "gen_ai.output.messages": said}).items():
         root.attributes[name] = AnyValue(string_value=value).SerializeToString()
-    topics = [[r.topic for r in intake.traces(request, who, 1).records] for who in (OURS, THEIRS)]
+    topics = [[r.topic for r in at_once(intake.traces(request, who, 1)).records] for who in (OURS, THEIRS)]
     assert topics == [["open-traces"], ["steps"]]

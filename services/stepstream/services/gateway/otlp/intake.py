@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from stepstream.core.slices import Work
 from stepstream.delivery.types import EncodedEvent
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import AssembledRecord, Assembler
@@ -57,7 +58,7 @@ class Intake:
         self._producer = producer
         self._is_open = is_open
 
-    def traces(self, request: Any, defaults: Defaults, now_us: int) -> IntakeResult:
+    def traces(self, request: Any, defaults: Defaults, now_us: int) -> Work[IntakeResult]:
         """Return the records of a `TraceRequest`: steps of complete traces, parts of the others.
 
         Raises:
@@ -68,15 +69,17 @@ class Intake:
         others: dict[str, Trace] = {}
         try:
             for group in request.resource_spans:
-                _gather(group, traces, result)
+                yield from _gather(group, traces, result)
             # Decode everything that may be malformed before the first trace changes the index.
             for trace_id, gathered in traces.items():
+                yield
                 if not gathered.finish():
                     others[trace_id] = _trace_of(gathered)
         except (DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the body is no OTLP request: {error}") from None
         open_ids: list[str] = []
         for trace_id, gathered in traces.items():
+            yield
             trace = others.get(trace_id)
             if self._is_open(defaults.tenant, trace_id):
                 open_ids.append(trace_id)
@@ -92,14 +95,16 @@ class Intake:
             else:
                 open_ids.append(trace_id)
         if open_ids:
-            result.records += self._parts("traces", split_traces(request, set(open_ids)), defaults, now_us)
+            parts = yield from split_traces(request, set(open_ids))
+            result.records += self._parts("traces", parts, defaults, now_us)
         return result
 
-    def logs(self, request: ExportLogsServiceRequest, defaults: Defaults, now_us: int) -> IntakeResult:
+    def logs(self, request: ExportLogsServiceRequest, defaults: Defaults, now_us: int) -> Work[IntakeResult]:
         """Return the records of an export of log records; those with a span wait for its trace."""
         result = IntakeResult()
         open_ids: set[str] = set()
         for log in logs_of(request):
+            yield
             if log.trace_id and log.span_id:
                 open_ids.add(log.trace_id)
             elif log.name == EVALUATION:
@@ -112,7 +117,8 @@ class Intake:
             else:
                 result.reject(f"{log.name} has no trace and span: record it while the span of its call is active")
         if open_ids:
-            result.records += self._parts("logs", split_logs(request, open_ids), defaults, now_us)
+            parts = yield from split_logs(request, open_ids)
+            result.records += self._parts("logs", parts, defaults, now_us)
         return result
 
     def _parts(
@@ -132,13 +138,14 @@ class Intake:
             yield AssembledRecord(OPEN_TRACES, trace_id, record)
 
 
-def _gather(group: Any, traces: dict[str, TraceSpans], result: IntakeResult) -> None:
+def _gather(group: Any, traces: dict[str, TraceSpans], result: IntakeResult) -> Work[None]:
     """Add the spans of a `ResourceSpans` to their traces; reject invalid ones."""
     attributes = decode_attributes(group.resource.attributes)
     resource_fault = _consent_fault(attributes.get(_CONSENT))
     for scope in group.scope_spans:
         resource = Resource(attributes, scope.scope.name)
         for raw in scope.spans:
+            yield
             encoded = raw.attributes
             values = {name: encoded[name] for name in encoded}  # faster than `dict`, which fetches the keys in Python
             trace_id = raw.trace_id.hex()
@@ -175,17 +182,17 @@ def _has_call(trace: Trace) -> bool:
     return any(span.role is CALL for span in trace.spans.values())
 
 
-def split_traces(request: Any, wanted: Collection[str]) -> dict[str, bytes]:
+def split_traces(request: Any, wanted: Collection[str]) -> Work[dict[str, bytes]]:
     """Split a `TraceRequest` into one encoded request for each trace id in `wanted`."""
     return _split(request, wanted, "resource_spans", "scope_spans", "spans")
 
 
-def split_logs(request: ExportLogsServiceRequest, wanted: Collection[str]) -> dict[str, bytes]:
+def split_logs(request: ExportLogsServiceRequest, wanted: Collection[str]) -> Work[dict[str, bytes]]:
     """Split an export of log records into one encoded request for each trace id in `wanted`."""
     return _split(request, wanted, "resource_logs", "scope_logs", "log_records")
 
 
-def _split(request: Any, wanted: Collection[str], resources: str, scopes: str, records: str) -> dict[str, bytes]:
+def _split(request: Any, wanted: Collection[str], resources: str, scopes: str, records: str) -> Work[dict[str, bytes]]:
     """Split a request by trace; the last three arguments name the fields of its levels."""
     requests: dict[str, Any] = {}
     for group in getattr(request, resources):
@@ -193,6 +200,7 @@ def _split(request: Any, wanted: Collection[str], resources: str, scopes: str, r
             # Scope messages that take this scope's records, by trace.
             targets: dict[str, Any] = {}
             for record in getattr(scope, records):
+                yield
                 trace_id = record.trace_id.hex()
                 if trace_id not in wanted:
                     continue
@@ -202,4 +210,8 @@ def _split(request: Any, wanted: Collection[str], resources: str, scopes: str, r
                     targets[trace_id] = getattr(part, scopes).add()
                     targets[trace_id].scope.CopyFrom(scope.scope)
                 getattr(targets[trace_id], records).append(record)
-    return {trace_id: part.SerializeToString() for trace_id, part in requests.items()}
+    encoded = {}
+    for trace_id, part in requests.items():
+        encoded[trace_id] = part.SerializeToString()
+        yield
+    return encoded

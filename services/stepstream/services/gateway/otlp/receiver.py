@@ -11,6 +11,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry
 
 from stepstream.config import Settings
+from stepstream.core.slices import Work, in_slices
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.delivery.types import EncodedEvent
@@ -31,6 +32,8 @@ from stepstream.topics.ids import now_us
 log = logging.getLogger(__name__)
 
 PATHS = ("/v1/traces", "/v1/logs")
+LONG_BYTES = 64 * 1024
+"""Longer compressed bodies are inflated in a thread, which frees the interpreter meanwhile."""
 RETRY_AFTER = (b"retry-after", b"2")
 
 TenantOf = Callable[[Scope], str | None]
@@ -94,6 +97,7 @@ class OtlpReceiver:
         span_index = SpanIndex(settings.otlp.trajectories)
         self._assembler = Assembler(producer, span_index)
         self._lock = threading.Lock()  # guards the assembler's index: another thread publishes open traces
+        self._turn = asyncio.Lock()  # one request after another, since the next may continue a trace of this one
         self._codec = sealing_codec(settings)
         self._open = OpenTraces(settings, self._codec, self._records, settings.gateway.agent)
         self._intake = Intake(self._assembler, PlainStepWriter(producer, span_index), producer, self._open.is_open)
@@ -124,15 +128,13 @@ class OtlpReceiver:
             headers = wire.headers_of(scope["headers"])
             kind = headers.content_type
             defaults = self._defaults(scope)
-            body = wire.inflate(await read_body(receive), headers.encoding, self._max_body_bytes)
-            with self._lock:
-                if signal == "traces":
-                    result = self._intake.traces(wire.traces(body, kind), defaults, now_us())
-                else:
-                    result = self._intake.logs(wire.logs(body, kind), defaults, now_us())
-            for record in result.records:
-                if record.topic == OPEN_TRACES:
-                    self._open.expect(defaults.tenant, record.key)
+            body = await read_body(receive)
+            if headers.encoding not in ("identity", "") and len(body) > LONG_BYTES:
+                body = await asyncio.to_thread(wire.inflate, body, headers.encoding, self._max_body_bytes)
+            else:
+                body = wire.inflate(body, headers.encoding, self._max_body_bytes)
+            async with self._turn:
+                result = await in_slices(self._read(signal, body, kind, defaults), self._lock)
             try:
                 for reason in await self._deliver(result.records, self._settings.otlp.acknowledge_s):
                     result.reject(reason)
@@ -149,6 +151,16 @@ class OtlpReceiver:
         self._count(signal, result)
         reply = wire.success_body(signal, kind, result.rejected, result.reason)
         await respond(send, 200, reply, [(b"content-type", kind.encode())])
+
+    def _read(self, signal: Signal, body: bytes, kind: str, defaults: Defaults) -> Work[IntakeResult]:
+        if signal == "traces":
+            result = yield from self._intake.traces((yield from wire.traces(body, kind)), defaults, now_us())
+        else:
+            result = yield from self._intake.logs((yield from wire.logs(body, kind)), defaults, now_us())
+        for record in result.records:
+            if record.topic == OPEN_TRACES:
+                self._open.expect(defaults.tenant, record.key)
+        return result
 
     def _defaults(self, scope: Scope) -> Defaults:
         gateway = self._settings.gateway

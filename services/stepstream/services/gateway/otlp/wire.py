@@ -6,8 +6,10 @@ one dictionary of bytes, and `attributes` decodes only the values that are neede
 """
 
 import base64
+import re
 import zlib
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -19,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from stepstream.core.slices import Work
 from stepstream.services.gateway.errors import BadRequest, GatewayError, TooLarge
 
 _PACKAGE = "stepstream.otlp"
@@ -86,7 +89,6 @@ TraceRequest: Any = _request()
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 Signal = Literal["traces", "logs"]
-M = TypeVar("M", ExportTraceServiceRequest, ExportLogsServiceRequest)
 _IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
 _NO_ID = b"?"
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
@@ -149,27 +151,38 @@ def inflate(body: bytes, encoding: str, max_bytes: int) -> bytes:
     return plain
 
 
-def traces(body: bytes, kind: str) -> Any:
+def traces(body: bytes, kind: str) -> Work[Any]:
     """Parse a request of `/v1/traces` into a `TraceRequest`, with attributes still encoded.
 
     Raises:
         BadRequest: it is malformed.
     """
     if kind == JSON:
-        body = _parse(ExportTraceServiceRequest, body, kind).SerializeToString()
+        request = ExportTraceServiceRequest()
+        yield from _parse_json(body, request, "resourceSpans", "scopeSpans", "spans")
+        body = request.SerializeToString()
+        yield
     try:
         return TraceRequest.FromString(body)
     except DecodeError as error:
         raise BadRequest(f"the body is no OTLP request: {error}") from None
 
 
-def logs(body: bytes, kind: str) -> ExportLogsServiceRequest:
+def logs(body: bytes, kind: str) -> Work[ExportLogsServiceRequest]:
     """Parse a request of `/v1/logs`.
 
     Raises:
         BadRequest: it is malformed.
     """
-    return _parse(ExportLogsServiceRequest, body, kind)
+    request = ExportLogsServiceRequest()
+    if kind == JSON:
+        yield from _parse_json(body, request, "resourceLogs", "scopeLogs", "logRecords")
+        return request
+    try:
+        request.ParseFromString(body)
+    except DecodeError as error:
+        raise BadRequest(f"the body is no OTLP request: {error}") from None
+    return request
 
 
 def success_body(signal: Signal, kind: str, rejected: int, reason: str) -> bytes:
@@ -208,19 +221,35 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _parse(kind: type[M], body: bytes, content_type: str) -> M:
-    message = kind()
+def _parse_json(body: bytes, request: Any, *levels: str) -> Work[None]:
+    """Fill a request from OTLP's JSON, record by record; `levels`: names of the nested lists, outermost first."""
     try:
-        if content_type == JSON:
-            raw = orjson.loads(body)
-            if not isinstance(raw, dict):
-                raise BadRequest("the body is no OTLP request: a JSON object is expected")
-            ParseDict(_with_base64_ids(raw), message, ignore_unknown_fields=True)
-        else:
-            message.ParseFromString(body)
-    except (orjson.JSONDecodeError, DecodeError, ParseError, ValueError) as error:
+        raw = orjson.loads(body)
+        if not isinstance(raw, dict):
+            raise BadRequest("the body is no OTLP request: a JSON object is expected")
+        yield from _fill(raw, request, levels)
+    except (AttributeError, TypeError, orjson.JSONDecodeError, ParseError, ValueError) as error:
         raise BadRequest(f"the body is no OTLP request: {error}") from None
-    return message
+
+
+def _fill(raw: dict[str, Any], message: Any, levels: Sequence[str]) -> Work[None]:
+    """Fill a message from JSON; `levels`: the list to fill item by item, and those within its items."""
+    items = None
+    if levels:
+        name, *rest = levels
+        field = _snake_case(name)
+        given = [key for key in {name, field} if key in raw]
+        if len(given) > 1:
+            raise ValueError(f"it has both '{name}' and '{field}'")
+        items = raw.pop(given[0]) if given else None
+    ParseDict(_with_base64_ids(raw), message, ignore_unknown_fields=True)
+    yield
+    for item in items or ():
+        yield from _fill(item, getattr(message, field).add(), rest)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name)
 
 
 def _with_base64_ids(node: Any) -> Any:
