@@ -104,7 +104,8 @@ def serve_metrics(metrics: MetricsSettings, fault: Callable[[], str] = lambda: "
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != "/ready":
-            return pages(environ, start_response)
+            page: Iterable[bytes] = pages(environ, start_response)
+            return page
         reason = fault()
         headers = [("content-type", "text/plain; charset=utf-8")]
         start_response("503 Service Unavailable" if reason else "200 OK", headers)

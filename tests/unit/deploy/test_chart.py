@@ -157,7 +157,7 @@ def test_only_gateway_and_judge_get_the_keys_of_providers() -> None:
 
 
 def test_every_process_has_probes_on_its_port(manifests: list[Manifest]) -> None:
-    for name, workload in of_kind(manifests, "Deployment", "StatefulSet").items():
+    for workload in of_kind(manifests, "Deployment", "StatefulSet").values():
         (container,) = workload["spec"]["template"]["spec"]["containers"]
         assert {probe for probe in container if probe.endswith("Probe")} == {
             "startupProbe",
@@ -166,8 +166,7 @@ def test_every_process_has_probes_on_its_port(manifests: list[Manifest]) -> None
         }
         # A worker without a version is alive, and not ready.
         assert container["livenessProbe"]["httpGet"]["path"] == "/metrics"
-        is_http = name in ("gateway", "worker", "console")
-        assert container["readinessProbe"]["httpGet"]["path"] == ("/health" if is_http else "/metrics")
+        assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
 
 
 def test_several_pods_have_a_disruption_budget(manifests: list[Manifest]) -> None:

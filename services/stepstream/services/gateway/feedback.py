@@ -133,7 +133,8 @@ def _loads(body: bytes) -> Work[Any]:
     """
     if len(body) < _LONG_BYTES or not body.startswith(b"["):
         return orjson.loads(body)
-    text, values = body.decode(), []
+    text = body.decode()
+    values: list[Any] = []
     at = _SPACE(text, 1).end()  # type: ignore[union-attr]
     while not (text.startswith("]", at) and not values):
         _, end = _DECODER.raw_decode(text, at)

@@ -25,7 +25,7 @@ class GatewayState:
     keys_known: bool
     """True if some have, now or by an earlier gateway; calls without a key may need none."""
     upstreams: int
-    """Workers that serve a version and are not paused after a failure, and providers."""
+    """Workers that serve a version, or are named by a setting, and providers."""
 
     def faults(self) -> list[str]:
         """Return why the gateway is not ready; empty: it is."""
