@@ -108,7 +108,7 @@ def test_a_workers_stream_has_anthropics_events(
     assert upstream.queries[-1] == ""  # the query belongs to the other protocol
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = events_of(answer.content)
-    assert [event["type"] for event in events[:2]] == ["message_start", "content_block_start"]
+    assert [event["type"] for event in events[:3]] == ["message_start", "ping", "content_block_start"]
     assert [event["type"] for event in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
     assert "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta") == "hello"
     (step,) = recorded("steps", headers["x-stepstream-trajectory"])

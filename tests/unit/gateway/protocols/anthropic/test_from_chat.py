@@ -233,6 +233,7 @@ def test_arguments_that_begin_no_object_wait_for_their_end() -> None:
 
 def test_pings_keep_a_stream_open() -> None:
     translated = translation()
+    assert translated.keep_alive(b": keep-alive\n\n") == b": keep-alive\n\n"  # a message begins with its start
     first = translated.feed(chunks(completion({"content": "a"}), 1)[0])
     assert first.endswith(b'\n\nevent: ping\ndata: {"type":"ping"}\n\n')
     assert translated.keep_alive(b": keep-alive\n\n") == b'event: ping\ndata: {"type":"ping"}\n\n'

@@ -68,8 +68,8 @@ class AnthropicTranslation:
         return b"".join(self._events.add(chunk))
 
     def keep_alive(self, comment: bytes) -> bytes:
-        """Return a ping in place of an upstream's comment."""
-        return PING
+        """Return a ping in place of an upstream's comment; the comment itself before the message's start."""
+        return PING if self._events.started else comment
 
     def end(self, error: str | None = None) -> bytes:
         """Return the last events; none after an error of the upstream."""
@@ -129,7 +129,7 @@ class _Events:
     def __init__(self, thinking: bool, stops: frozenset[str]) -> None:
         self._thinking = thinking
         self._stops = stops
-        self._started = self._ended = False
+        self.started = self._ended = False
         self._index = -1
         self._open: str | None = None
         self._calls: dict[Any, _Call] = {}
@@ -144,8 +144,8 @@ class _Events:
         if error := chunk.get("error"):
             yield from self.end(text(error.get("message")) if isinstance(error, dict) else text(error))
             return
-        if not self._started:
-            self._started = True
+        if not self.started:
+            self.started = True
             start = _message(chunk, []) | {"stop_reason": None, "stop_sequence": None, "usage": _usage(None)}
             yield event({"type": "message_start", "message": start}) + PING
         self._usage = chunk.get("usage") or self._usage
