@@ -104,6 +104,10 @@ class SpooledProducer:
         """Return the number of events that Kafka has not acknowledged."""
         return len(self._backlog) + len(self._chunk) + len(self._window)
 
+    def spool_bytes(self) -> int:
+        """Return the size of the spool; the observer may learn it seconds later, while the registry is away."""
+        return self._backlog.spool_bytes
+
     def has_pending_keys(self) -> bool:
         """Return True while Kafka lacks the key of a person: events sealed with it must not be sent."""
         return bool(self._pending_keys)

@@ -20,16 +20,15 @@ class Publisher:
     def __init__(self, settings: Settings, source: str, metrics: Metrics) -> None:
         """Begin to send, first the events that an earlier gateway left in the spool."""
         gateway = settings.gateway
-        self._metrics = _DeliveryMetrics(metrics)
-        self._spool_bytes = gateway.spool_mb * MB
+        self._spool_limit = gateway.spool_mb * MB
         self._delivery = SpooledProducer(
             settings.kafka,
             lambda keep_key: sealing_codec(settings, keep_key=keep_key),
             source,
-            self._metrics,
+            _DeliveryMetrics(metrics),
             BacklogLimits(
                 settings.gateway_spool,
-                spool_bytes=self._spool_bytes,
+                spool_bytes=self._spool_limit,
                 memory_bytes=gateway.backlog_mb * MB,
             ),
         )
@@ -57,7 +56,7 @@ class Publisher:
 
     def spool_share(self) -> float:
         """Return the size of the spool relative to its limit."""
-        return self._metrics.spool_bytes / self._spool_bytes
+        return self._delivery.spool_bytes() / self._spool_limit
 
     def close(self, timeout_s: float) -> UndeliveredEvents:
         """Send for up to `timeout_s` seconds; the next gateway sends the events left on disk."""
@@ -70,7 +69,6 @@ class _DeliveryMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.spool_bytes = 0
 
     def on_delivered(self, events: int) -> None:
         self._metrics.events_delivered.inc(events)
@@ -85,6 +83,5 @@ class _DeliveryMetrics:
         self._metrics.events_unspooled.inc(events)
 
     def on_backlog(self, events: int, spool_bytes: int) -> None:
-        self.spool_bytes = spool_bytes
         self._metrics.backlog.set(events)
         self._metrics.spool_bytes.set(spool_bytes)
