@@ -3,13 +3,12 @@
 import json
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from gateway_fixtures import gateway_process, gateway_settings
+from order_model import order_model
 from otlp_fixtures import children_of, steps_of
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
@@ -23,54 +22,10 @@ CURRENT = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental"}
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
-class OrderModel(BaseHTTPRequestHandler):
-    """Chat model that looks up two orders, refunds one and answers; without tools it answers at once."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        results = sum(message["role"] == "tool" for message in request["messages"])
-        calls_by_results = {
-            0: [("call_a", "lookup", 4711), ("call_b", "lookup", 4712)],
-            2: [("call_c", "refund", 4712)],
-        }
-        calls = [
-            {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps({"order": order})}}
-            for call_id, name, order in (calls_by_results.get(results, []) if "tools" in request else [])
-        ]
-        text = "Let me refund." if results == 2 else "4711 was sent; 4712 is refunded."
-        message = {"role": "assistant", "content": None if calls and not results else text} | (
-            {"tool_calls": calls} if calls else {}
-        )
-        reply = {
-            "id": f"chatcmpl-{results}",
-            "object": "chat.completion",
-            "created": 1,
-            "model": "demo-2026",
-            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}],
-            "usage": {"prompt_tokens": 20, "completion_tokens": 12, "total_tokens": 32},
-        }
-        body = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def model_url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), OrderModel) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-        server.shutdown()
-        thread.join()
+    with order_model() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +68,7 @@ def run(
         pytest.param("openai_v2", {**CURRENT, CONTENT: "SPAN_ONLY", "OTEL_COMPRESSED": "1"}, id="openai-v2, current"),
         pytest.param("openllmetry", {}, id="OpenLLMetry"),
         pytest.param("openinference", {"OTEL_COMPRESSED": "1"}, id="OpenInference"),
+        pytest.param("openinference responses stream", {}, id="OpenInference, Responses API"),
     ],
 )
 def test_the_steps_of_an_instrumented_agent_are_complete(
@@ -122,7 +78,7 @@ def test_the_steps_of_an_instrumented_agent_are_complete(
     otlp_gateway: ServiceProcess,
     model_url: str,
 ) -> None:
-    trace_id = run(agents_python, ["otel_agent.py", instrumentation], otlp_gateway, model_url, environment)
+    trace_id = run(agents_python, ["otel_agent.py", *instrumentation.split()], otlp_gateway, model_url, environment)
     first, second, last = steps_of(otlp_gateway.settings, trace_id, 3)
     assert [step["step_index"] for step in (first, second, last)] == [0, 1, 2]
     assert [(m["role"], m["content"]) for m in first["messages"]] == [
@@ -137,7 +93,7 @@ def test_the_steps_of_an_instrumented_agent_are_complete(
         "terminated",
         "order-agent",
         "maria",
-        20,
+        50,
     )
 
 

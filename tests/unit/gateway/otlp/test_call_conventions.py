@@ -7,12 +7,12 @@ import pytest
 from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
 
 from stepstream.core.slices import at_once
-from stepstream.services.gateway.otlp import wire
+from stepstream.services.gateway.otlp import logfire, wire
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.calls import sampling_of
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.span_index import SpanIndex
-from stepstream.services.gateway.otlp.spans import logs_of, spans_of
+from stepstream.services.gateway.otlp.spans import OTHER, logs_of, role_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.events import new_sampling
 
@@ -34,6 +34,19 @@ def recorded_trace(generation: str, *, as_json: bool = False) -> Trace:
 def steps_of(trace: Trace) -> list[dict[str, Any]]:
     records = Assembler("test/1", SpanIndex(10)).records(trace, DEFAULTS)
     return [record.record for record in records if record.topic == "steps"]
+
+
+WITHOUT_FINISH_REASON = {
+    "logfire-latest-responses",
+    "logfire-latest-responses-streamed",
+    "logfire-request-data",
+    "logfire-request-data-streamed",
+    "logfire-responses",
+    "logfire-version-1-streamed",
+    "openinference-responses",
+    "openinference-responses-streamed",
+}
+WITHOUT_SAMPLING = {"logfire-responses"}
 
 
 @pytest.mark.parametrize("generation", [name for name in GENERATIONS if name != "no-content"])
@@ -59,11 +72,23 @@ def test_a_run_with_tools_gives_three_complete_steps(generation: str) -> None:
     assert second["response"]["content"] == "Let me refund."
     assert [c["name"] for c in second["response"]["tool_calls"]] == ["refund"]
     assert last["response"]["content"] == "4711 was sent; 4712 is refunded."
-    assert [step["finish_reason"] for step in (first, second, last)] == ["tool_calls", "tool_calls", "stop"]
+    reasons = ["", "", ""] if generation in WITHOUT_FINISH_REASON else ["tool_calls", "tool_calls", "stop"]
+    assert [step["finish_reason"] for step in (first, second, last)] == reasons
     assert [step["end"] for step in (first, second, last)] == ["open", "open", "terminated"]
 
 
-@pytest.mark.parametrize("generation", ["openllmetry", "openllmetry-indexed", "openinference"])
+@pytest.mark.parametrize(
+    "generation",
+    [
+        "openllmetry",
+        "openllmetry-indexed",
+        "openinference",
+        "openinference-responses",
+        "logfire-request-data",
+        "logfire-version-1-streamed",
+        "logfire-latest",
+    ],
+)
 def test_unchanged_tool_definitions_are_sent_once(generation: str) -> None:
     first, *others = steps_of(recorded_trace(generation))
     tools = [tool.get("function", tool) for tool in json.loads(first["tool_definitions"])]
@@ -80,7 +105,8 @@ def test_steps_have_the_same_structure_without_content(generation: str) -> None:
     for step in steps:
         assert (step["model"], step["agent"], step["user"]) == ("demo", "order-agent", "maria")
         assert (step["tenant"], step["consent"], step["fidelity"]) == ("shop", "analyse", "span")
-        assert (step["sampling"]["temperature"], step["sampling"]["max_tokens"]) == (0.5, 100)
+        if generation not in WITHOUT_SAMPLING:
+            assert (step["sampling"]["temperature"], step["sampling"]["max_tokens"]) == (0.5, 100)
         assert step["duration_ms"] > 0
         assert step["error"] is None
     assert [len(step["response"]["tool_calls"]) for step in steps] == [2, 1, 0]
@@ -89,6 +115,50 @@ def test_steps_have_the_same_structure_without_content(generation: str) -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_json_and_protobuf_give_the_same_steps(generation: str) -> None:
     assert steps_of(recorded_trace(generation, as_json=True)) == steps_of(recorded_trace(generation))
+
+
+def test_a_failed_streamed_call_of_logfire_is_a_step() -> None:
+    trace = recorded_trace("logfire-latest-streamed")
+    requests = [span for span in trace.spans.values() if span.name.startswith("Chat Completion")]
+    assert {span.role for span in requests} == {OTHER}
+    failed = requests[0]
+    failed.failed, failed.role = True, role_of(failed.attributes, failed.name, failed=True)
+    steps = steps_of(trace)
+    assert (steps[0]["finish_reason"], len(steps[0]["messages"])) == ("error", 2)
+    assert len(steps) == 4
+
+
+def test_a_log_of_a_stream_began_with_the_stream() -> None:
+    steps = steps_of(recorded_trace("logfire-request-data-streamed"))
+    assert all(0 < step["duration_ms"] < 60_000 for step in steps)
+
+
+def test_answers_of_logfires_other_clients_are_read() -> None:
+    request = {"system": "Help.", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}
+    call = {"function": {"name": "get", "arguments": '{"input":{"order":1}}'}}
+    attributes = {
+        "logfire.span_type": "span",
+        "request_data": json.dumps(request),
+        "response_data": json.dumps({"message": {"role": "assistant", "content": "I look.", "tool_calls": [call]}}),
+    }
+    prompt, answer, _ = logfire.content_of(attributes, "logfire.anthropic")
+    assert [(m["role"], m["content"]) for m in prompt] == [("system", "Help."), ("user", "Hi")]
+    assert answer is not None
+    assert [(c["name"], c["arguments"]) for c in answer["tool_calls"]] == [("get", '{"order":1}')]
+    attributes["request_data"] = json.dumps({"prompt": "Once"})
+    attributes["response_data"] = json.dumps({"text": "upon", "finish_reason": "length"})
+    prompt, answer, finish = logfire.content_of(attributes, "logfire.openai")
+    assert (prompt[0]["content"], answer is not None and answer["content"], finish) == ("Once", "upon", "length")
+
+
+@pytest.mark.parametrize("value", ["", "null", "[]", "3", '{"messages": 3}', '{"messages": [3, null]}', "{"])
+@pytest.mark.parametrize("name", ["request_data", "response_data", "events"])
+def test_malformed_attributes_of_logfire_raise_nothing(name: str, value: str) -> None:
+    trace = recorded_trace("logfire-version-1")
+    for span in trace.spans.values():
+        span.attributes[name] = value
+        span.role = role_of(span.attributes, span.name)
+    assert len(steps_of(trace)) <= 3
 
 
 def test_spans_sent_twice_give_the_same_steps() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import orjson
 
-from stepstream.services.gateway.otlp import messages
+from stepstream.services.gateway.otlp import logfire, messages
 from stepstream.services.gateway.otlp.attributes import Attributes, integer, number, structure, text
 from stepstream.services.gateway.otlp.messages import nested
 from stepstream.services.gateway.otlp.spans import Log, Span
-from stepstream.services.gateway.protocols.sampling import constraint_of
 from stepstream.topics.events import Message, Sampling, new_message
+from stepstream.topics.request_sampling import constraint_of
 
 _LIST_ATTRIBUTES = ("gen_ai.tool.definitions", "gen_ai.request.tools", "llm.request.functions")
 """Attributes with all tools: the current convention's, and two earlier names."""
@@ -20,11 +20,15 @@ TOOL_ATTRIBUTES = frozenset({*_LIST_ATTRIBUTES, f"{_INFERENCE_TOOLS}.0.tool.json
 """At least one of these is present if the span lists tools."""
 _SCHEMA = ("parameters", "input_schema", "arguments")
 """OpenLLMetry's names for the schema of the arguments, by provider."""
+_PROMPT_TOKENS = "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"
+_RESPONSE_TOKENS = "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"
 DETAILS = "gen_ai.client.inference.operation.details"
 EVALUATION = "gen_ai.evaluation.result"
 CURRENT_CONTENT = frozenset({"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"})
 _INDEXED_CONTENT = frozenset({"gen_ai.prompt.0.role", "gen_ai.prompt.0.content", "gen_ai.completion.0.role"})
 _INFERENCE_CONTENT = frozenset({"llm.input_messages.0.message.role", "llm.output_messages.0.message.role"})
+_INFERENCE_RESPONSES = "Response"
+"""Name of OpenInference's spans of the Responses API."""
 _CONTENT = CURRENT_CONTENT | _INDEXED_CONTENT | _INFERENCE_CONTENT | {"gen_ai.completion.0.content"}
 
 
@@ -50,6 +54,8 @@ def has_content(span: Span) -> bool:
     attributes = span.attributes
     if "gen_ai.output.messages" in attributes or not _CONTENT.isdisjoint(attributes):
         return True
+    if logfire.has_content(attributes):
+        return True
     return any(event.name in messages.EVENT_ROLES or event.name in (messages.CHOICE, DETAILS) for event in span.events)
 
 
@@ -63,7 +69,7 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
         if log.name == DETAILS:
             a = {**log.attributes, **(log.body if isinstance(log.body, dict) else {}), **a}
     prompt, response, finish = _content_of(a, span, logs)
-    request: Attributes = {}
+    request, usage = logfire.request_of(a), logfire.usage_of(a)
     if "llm.invocation_parameters" in a:
         parameters = structure(a["llm.invocation_parameters"])
         request = parameters if isinstance(parameters, dict) else {}
@@ -76,10 +82,8 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
         messages.finish_reason(get("gen_ai.response.finish_reasons") or get("llm.finish_reason")) or finish,
         model if type(model) is str else text(model),
         sampling_of(a, request),
-        integer(_first(a, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
-        integer(
-            _first(a, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
-        ),
+        integer(_first({**usage, **a}, *_PROMPT_TOKENS)),
+        integer(_first({**usage, **a}, *_RESPONSE_TOKENS)),
         None if first_chunk is None else milliseconds(first_chunk),
         None if cost is None else number(cost),
         tool_definitions_of(a),
@@ -88,21 +92,31 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
 
 def _content_of(a: Attributes, span: Span, logs: Sequence[Log]) -> tuple[list[Message], Message | None, str]:
     """Return prompt, response and finish reason."""
+    is_responses = span.name == _INFERENCE_RESPONSES or logfire.is_responses_api(a)
     if "gen_ai.output.messages" in a or not CURRENT_CONTENT.isdisjoint(a):
         prompt = messages.part_messages(a.get("gen_ai.input.messages"))
         if "gen_ai.system_instructions" in a:
             prompt = messages.instructions(a["gen_ai.system_instructions"]) + prompt
         raw = structure(a.get("gen_ai.output.messages"))
-        answers = messages.part_messages(raw[:1] if isinstance(raw, list) else raw)
+        if is_responses:
+            prompt, answers = messages.merge_turns(prompt), messages.merge_turns(messages.part_messages(raw))
+        else:
+            answers = messages.part_messages(raw[:1] if isinstance(raw, list) else raw)
         first = raw[0] if isinstance(raw, list) and raw and isinstance(raw[0], dict) else {}
         return prompt, answers[0] if answers else None, messages.finish_reason(first.get("finish_reason"))
+    if logfire.has_content(a):
+        prompt, response, finish = logfire.content_of(a, span.resource.scope)
+        return messages.merge_turns(prompt) if is_responses else prompt, response, finish
     if not _INDEXED_CONTENT.isdisjoint(a):
         answers = messages.indexed_messages(a, "gen_ai.completion")
         finish = messages.finish_reason(a.get("gen_ai.completion.0.finish_reason"))
         return messages.indexed_messages(a, "gen_ai.prompt"), answers[0] if answers else None, finish
     if not _INFERENCE_CONTENT.isdisjoint(a):
+        prompt = messages.inference_messages(a, "llm.input_messages")
         answers = messages.inference_messages(a, "llm.output_messages")
-        return messages.inference_messages(a, "llm.input_messages"), answers[0] if answers else None, ""
+        if is_responses:
+            prompt, answers = messages.merge_turns(prompt), messages.merge_turns(answers)
+        return prompt, answers[0] if answers else None, ""
     events: list[tuple[str, Any]] = [(event.name, event.attributes) for event in span.events]
     if not any(name in messages.EVENT_ROLES or name == messages.CHOICE for name, _ in events):
         events = [(log.name, log.body if log.body is not None else log.attributes) for log in _in_order(logs)]
@@ -116,7 +130,8 @@ def _in_order(logs: Sequence[Log]) -> list[Log]:
 def sampling_of(a: Attributes, request: Attributes) -> Sampling:
     """Return the sampling of a response, from the call's attributes and the request's parameters."""
     if request:
-        max_tokens = request.get("max_tokens", request.get("max_completion_tokens"))
+        limits = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        max_tokens = next((request[name] for name in limits if request.get(name) is not None), None)
         a = {
             **{f"gen_ai.request.{name}": value for name, value in request.items()},
             "gen_ai.request.max_tokens": max_tokens,
@@ -173,7 +188,8 @@ def _tools(a: Attributes) -> list[Any]:
         return [structure(tool["json_schema"]) for tool in listed if isinstance(tool, dict) and "json_schema" in tool]
     if f"{_INDEXED_TOOLS}.0.name" in a:  # OpenLLMetry
         return [_function(item) for item in nested(a, _INDEXED_TOOLS) if isinstance(item, dict)]
-    return []
+    tools = logfire.request_of(a).get("tools")
+    return tools if isinstance(tools, list) else []
 
 
 def _function(listed: dict[str, Any]) -> dict[str, Any]:

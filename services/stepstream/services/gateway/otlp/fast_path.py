@@ -22,6 +22,7 @@ from stepstream.services.gateway.otlp.attributes import (
 from stepstream.services.gateway.otlp.calls import TOOL_ATTRIBUTES as OFFERS
 from stepstream.services.gateway.otlp.calls import milliseconds, sampling_of
 from stepstream.services.gateway.otlp.identity import IDENTITY_ATTRIBUTES
+from stepstream.services.gateway.otlp.logfire import ATTRIBUTES as LOGFIRE
 from stepstream.services.gateway.otlp.messages import STEP, finish_reason
 from stepstream.services.gateway.otlp.spans import AGENT, CALL, OPERATIONS, Resource, Role, Span, has_failed, span_of
 from stepstream.topics.avro_writer import compile_writer
@@ -30,6 +31,7 @@ from stepstream.topics.varints import HALF, SIZES, zigzag
 _NO_MESSAGES, _NO_ID = b"\x0a\x02[]", b"\x0a\x00"
 _UNUSUAL = (
     IDENTITY_ATTRIBUTES
+    | LOGFIRE
     | OFFERS
     | {
         "agent.name",

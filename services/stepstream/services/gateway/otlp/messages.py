@@ -28,7 +28,9 @@ FINISH = {
 
 
 def finish_reason(value: Any) -> str:
-    """Return a finish reason in the topic's terms; the first of several."""
+    """Return a finish reason in the topic's terms; the first of several, which may be JSON text."""
+    if type(value) is str and value.startswith("["):
+        value = structure(value)
     if isinstance(value, list):
         value = value[0] if value else ""
     if not value:
@@ -252,6 +254,24 @@ def event_messages(events: Iterable[tuple[str, Any]]) -> tuple[list[Message], Me
                 {**fields, **inner, **calls} if message is None else {**calls, **inner}, "assistant"
             )
     return prompt, response, finish
+
+
+def merge_turns(messages: list[Message]) -> list[Message]:
+    """Join the assistant's messages in a row to one, as the model gave them in one answer."""
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        if last is None or last["role"] != "assistant" or message["role"] != "assistant":
+            merged.append(message)
+            continue
+        reasoning = [part for part in (last["reasoning"], message["reasoning"]) if part]
+        merged[-1] = {
+            **last,
+            "content": last["content"] + message["content"],
+            "tool_calls": [*last["tool_calls"], *message["tool_calls"]],
+            "reasoning": "\n".join(reasoning) or None,
+        }
+    return merged
 
 
 def shared_prefix(prompt: Sequence[bytes], before: Sequence[bytes]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
+from stepstream.services.gateway.otlp import logfire
 from stepstream.services.gateway.otlp.attributes import Attributes, attributes_of, decode_attributes, value_of
 
 
@@ -107,8 +108,10 @@ class Log:
     resource: Resource
 
 
-def role_of(attributes: Attributes, name: str) -> Role:
+def role_of(attributes: Attributes, name: str, *, failed: bool = False) -> Role:
     """Return the role of a span in any convention."""
+    if logfire.is_repeated(attributes, failed):
+        return OTHER
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:
         return OPERATIONS.get(operation, OTHER) if type(operation) is str else OTHER
@@ -116,6 +119,8 @@ def role_of(attributes: Attributes, name: str) -> Role:
         word = attributes.get(key)
         if word is not None:
             return roles.get(word, OTHER) if type(word) is str else OTHER
+    if logfire.is_call(attributes):
+        return CALL
     if name.startswith("a2a.") or any(key.startswith("a2a.") for key in attributes):
         return AGENT
     return OTHER
@@ -142,17 +147,19 @@ def has_failed(status: bytes) -> bool:
 
 def span_of(raw: Any, attributes: Attributes, resource: Resource) -> Span:
     """Return a span of a `TraceRequest`. Raises as `spans_of` does."""
-    name = raw.name
+    name, failed = raw.name, has_failed(raw.status)
+    role = role_of(attributes, name, failed=failed)
+    start = raw.start_time_unix_nano - (logfire.duration_ns(attributes) if role is CALL else 0)
     return Span(
         _id(raw.trace_id, 16),
         _id(raw.span_id, 8),
         raw.parent_span_id.hex(),
-        role_of(attributes, name),
-        raw.start_time_unix_nano,
+        role,
+        max(start, 0),
         raw.end_time_unix_nano,
         attributes,
         resource,
-        has_failed(raw.status),
+        failed,
         [Event(e.name, e.time_unix_nano, decode_attributes(e.attributes)) for e in raw.events],
         name,
     )

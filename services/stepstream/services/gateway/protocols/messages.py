@@ -70,11 +70,6 @@ def json_text(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def number(value: Any) -> int | float | None:
-    """Return a number of a request; None for another value, which the upstream has to reject."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def count(value: Any) -> int | None:
     """Return an upstream's token count; None if it is not an integer from 0 to 2^31 - 1."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None

@@ -18,8 +18,8 @@ from stepstream.services.gateway.protocols.base import (
     RequestedAdditions,
 )
 from stepstream.services.gateway.protocols.messages import optional_text, text
-from stepstream.services.gateway.protocols.sampling import format_constraint, read_sampling
 from stepstream.topics.events import Sampling
+from stepstream.topics.request_sampling import format_constraint, read_sampling
 
 
 class Anthropic:

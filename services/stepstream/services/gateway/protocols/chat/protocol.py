@@ -16,9 +16,9 @@ from stepstream.services.gateway.protocols.base import (
     failed_answer,
 )
 from stepstream.services.gateway.protocols.chat.stream import ChatStream, text_of, token_logprobs
-from stepstream.services.gateway.protocols.messages import count, number, record_message
-from stepstream.services.gateway.protocols.sampling import constraint_of, read_sampling
+from stepstream.services.gateway.protocols.messages import count, record_message
 from stepstream.topics.events import Sampling
+from stepstream.topics.request_sampling import constraint_of, number, read_sampling
 
 _HIDDEN = {"documents", "functions", "chat_template"}
 """Request fields whose text servers put into the prompt, and which no step records."""

@@ -33,9 +33,9 @@ from stepstream.services.gateway.protocols.responses.items import (
 )
 from stepstream.services.gateway.protocols.responses.stream import EventStream
 from stepstream.services.gateway.protocols.responses.to_chat import chat_request, custom_tools, instruction_items
-from stepstream.services.gateway.protocols.sampling import constraint_of, format_constraint, read_sampling
 from stepstream.topics.events import Sampling
 from stepstream.topics.ids import new_event_id
+from stepstream.topics.request_sampling import constraint_of, format_constraint, read_sampling
 
 
 class ResponsesProtocol:

@@ -7,7 +7,6 @@ A malformed value counts as absent, since the upstream has to reject it.
 from collections.abc import Mapping
 from typing import Any
 
-from stepstream.services.gateway.protocols.messages import number
 from stepstream.topics.events import Sampling, new_sampling
 
 _BIASES = ("logit_bias", "allowed_token_ids", "bad_words", "logits_processors", "min_tokens")
@@ -84,6 +83,11 @@ def format_constraint(output_format: Any) -> str:
     """Return the grammar of an output format by its type, in any protocol; empty: none."""
     kind = output_format.get("type") if isinstance(output_format, dict) else None
     return _FORMATS.get(kind, "") if isinstance(kind, str) else ""
+
+
+def number(value: Any) -> int | float | None:
+    """Return a number of a request; None for another value, which the upstream has to reject."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _float(request: Request, name: str, default: float) -> float:
