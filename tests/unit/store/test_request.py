@@ -83,6 +83,7 @@ def test_credentials_come_in_three_ways(params: dict[str, str], headers: dict[st
         ({}, basic("ada:wrong")),
         ({}, basic("eve:s:é")),
         ({}, {"authorization": "Basic !!"}),
+        ({}, {"authorization": "Basic \xff"}),
         ({}, {"x-clickhouse-user": "ada"}),
         ({"user": "ada", "password": ""}, {}),
     ],
