@@ -27,7 +27,7 @@ INSTRUMENTATIONS = {
     "openllmetry": "opentelemetry.instrumentation.openai",
     "openinference": "openinference.instrumentation.openai",
 }
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "function": {
@@ -92,7 +92,7 @@ def use_chat(client: openai.OpenAI, tracer: trace.Tracer, stream: bool) -> None:
         else:
             answer = client.chat.completions.create(messages=messages, **request).choices[0].message
         calls = answer.tool_calls or []
-        message = {"role": "assistant", "content": answer.content}
+        message: dict[str, Any] = {"role": "assistant", "content": answer.content}
         if calls:
             message["tool_calls"] = [call.model_dump(include={"id", "type", "function"}) for call in calls]
             for call in message["tool_calls"]:

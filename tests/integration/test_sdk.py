@@ -24,8 +24,8 @@ from stepstream.delivery.confirmed_producer import ConfirmedProducer, NotDeliver
 from stepstream.delivery.types import Event
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.labels.sequences import join_sequences
+from stepstream.sdk.handle import TrajectoryInfo
 from stepstream.sdk.recorder import Recorder
-from stepstream.sdk.trajectory import TrajectoryInfo
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us

@@ -10,9 +10,11 @@
 No call raises or blocks: failures are logged and counted. See docs/sdk.md.
 """
 
-from stepstream.sdk.api import current, feedback, sub_agent, trajectory
+from stepstream.sdk.api import current, feedback, resume, sub_agent, trajectory
 from stepstream.sdk.checkpoints import Checkpoints, subscribe_checkpoints
+from stepstream.sdk.clients.instrument import instrument, uninstrument
 from stepstream.sdk.decorators import reward, step
+from stepstream.sdk.handle import TrajectoryHandle
 from stepstream.sdk.model_updates import ModelSubscription, subscribe_models
 from stepstream.sdk.recorder import MemorySink, close, configure, flush, recorder
 from stepstream.sdk.step import Step
@@ -27,13 +29,16 @@ __all__ = [
     "ModelUpdate",
     "Step",
     "Trajectory",
+    "TrajectoryHandle",
     "close",
     "configure",
     "current",
     "current_step",
     "feedback",
     "flush",
+    "instrument",
     "recorder",
+    "resume",
     "reward",
     "step",
     "sub_agent",
@@ -42,4 +47,5 @@ __all__ = [
     "tool",
     "tool_use",
     "trajectory",
+    "uninstrument",
 ]

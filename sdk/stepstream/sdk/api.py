@@ -1,17 +1,17 @@
 """Open trajectories, as context managers or decorators, and send feedback about finished ones."""
 
-import uuid
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
+from stepstream.sdk.handle import Id, TrajectoryHandle, TrajectoryInfo
 from stepstream.sdk.recorder import never_raise, recorder
 from stepstream.sdk.trajectory import (
     UNRECORDED,
-    Id,
     Trajectory,
-    TrajectoryInfo,
     TrajectoryScope,
     current_trajectory,
+    open_trajectory,
+    resume_trajectory,
 )
 from stepstream.topics.events import Consent, Track
 
@@ -58,7 +58,7 @@ def trajectory(
         task_id: the task; or the function, for a decorator without parentheses.
         agent: name of the agent; default `sdk.agent`.
         group_id: attempts with the same group are compared with one another.
-        trajectory_id: default: a new id.
+        trajectory_id: default: a new id. An id that this process recorded before continues that trajectory.
         environment: environment of the agent; names the reward specification.
         harness_version: version of everything around the model.
         split: `train`, or `eval` for trajectories that are measured and never trained on.
@@ -85,9 +85,24 @@ def trajectory(
             track=track,
             user=user,
         )
-        return Trajectory(active, trajectory_id or uuid.uuid4(), info)
+        return open_trajectory(active, trajectory_id, info)
 
     return TrajectoryScope(make)(task_id) if callable(task_id) else TrajectoryScope(make)
+
+
+def resume(handle: TrajectoryHandle | str) -> TrajectoryScope:
+    """Continue a suspended trajectory, in any process: a context manager or a decorator, as `trajectory`.
+
+    Args:
+        handle: result of `Trajectory.suspend`, or its JSON.
+    """
+
+    def make() -> Trajectory:
+        active = recorder()
+        given = TrajectoryHandle.from_json(handle) if isinstance(handle, str) else handle
+        return UNRECORDED if active is None or not given.trajectory_id else resume_trajectory(active, given)
+
+    return TrajectoryScope(make)
 
 
 @overload

@@ -3,7 +3,7 @@
 import json
 import uuid
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -180,20 +180,38 @@ def _without_spaces(arguments: str) -> str:
 class SampledTokens:
     """Token ids of a sampled response and its whole prompt; given as lists, arrays or tensors of numbers."""
 
-    def __init__(self, prompt: Iterable[int], response: Iterable[int], logprobs: Iterable[float], version: int) -> None:
-        """Raise ValueError, TypeError or OverflowError if they are not numbers or their lengths differ."""
+    def __init__(
+        self,
+        prompt: Iterable[int],
+        response: Iterable[int],
+        logprobs: Iterable[float],
+        versions: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Raise ValueError, TypeError, KeyError or OverflowError if they are not numbers or their lengths differ."""
         self.prompt, self.response = _numbers("i", prompt), _numbers("i", response)
         self.logprobs = _numbers("d", logprobs)
-        self.version = version
-        if not self.response or len(self.response) != len(self.logprobs) or version < 0:
+        self.versions = [(int(span["start"]), int(span["end"]), int(span["version"])) for span in versions]
+        ends = [0, *(end for _, end, _ in self.versions)]
+        is_covered = ends[-1] == len(self.response) and [start for start, _, _ in self.versions] == ends[:-1]
+        is_valid = is_covered and ends == sorted(ends) and all(version >= 0 for _, _, version in self.versions)
+        if not self.response or len(self.response) != len(self.logprobs) or not is_valid:
             raise ValueError(
-                f"{len(self.response)} tokens, {len(self.logprobs)} logprobs, version {version}: "
+                f"{len(self.response)} tokens, {len(self.logprobs)} logprobs, versions {self.versions}: "
                 "give one logprob for each token and a version of at least 0"
             )
 
     def spans(self, model: str) -> list[PolicySpan]:
-        """Return one span: a single policy version sampled the whole response."""
-        return [new_policy_span(start=0, end=len(self.response), model=model, version=self.version)]
+        """Return the spans of tokens that one policy version sampled."""
+        return [
+            new_policy_span(start=start, end=end, model=model, version=version)
+            for start, end, version in self.versions
+            if end > start
+        ]
+
+
+def whole_response(count: int, version: int) -> list[dict[str, Any]]:
+    """Return the span of a response that one version sampled; empty: unknown version."""
+    return [{"start": 0, "end": count, "version": version}] if version >= 0 else []
 
 
 def _numbers(code: str, values: Any) -> list[Any]:

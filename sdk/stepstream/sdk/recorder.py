@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from stepstream.config import Settings
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+T = TypeVar("T")
 _ENABLED_VARIABLE, _OFF = "STEPSTREAM_SDK_ENABLED", ("0", "f", "false", "n", "no", "off")
 MB = 1024 * 1024
+KNOWN_TRAJECTORIES = 1000
+"""Number of trajectories that a process can reopen by their id."""
 
 
 class Sink(Protocol):
@@ -61,6 +65,25 @@ class MemorySink:
         return [record for name, _, record in self.events if name == topic]
 
 
+class KnownTrajectories:
+    """The trajectories of one recorder by tenant and id; the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, str], Any] = OrderedDict()
+
+    def find(self, key: tuple[str, str], make: Callable[[], T]) -> T:
+        """Return the trajectory, made by `make` if it is unknown."""
+        with self._lock:
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = make()
+            self._known.move_to_end(key)
+            if len(self._known) > KNOWN_TRAJECTORIES:
+                self._known.popitem(last=False)
+            return cast(T, found)
+
+
 class Recorder:
     """Sends events and counts them by outcome."""
 
@@ -75,6 +98,7 @@ class Recorder:
         """Number of events by outcome; `refused` includes invalid calls of the SDK."""
         self.unacknowledged = 0
         """Events that Kafka has not acknowledged, updated several times a second."""
+        self.known_trajectories = KnownTrajectories()
         self.is_inherited = False
         """True in a forked child for the parent's recorder, whose threads and connections the child lacks."""
         self._lock = threading.Lock()

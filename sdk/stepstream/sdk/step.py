@@ -18,9 +18,10 @@ from stepstream.sdk.messages import (
     prompt_messages,
     text_of,
     tool_call_of,
+    whole_response,
 )
 from stepstream.sdk.recorder import never_raise
-from stepstream.sdk.shared_prefix import PrefixTracker
+from stepstream.sdk.shared_prefix import PrefixTracker, tools_digest
 from stepstream.topics.catalogue import STEPS
 from stepstream.topics.events import (
     Message,
@@ -127,6 +128,7 @@ class Step:
         token_ids: Sequence[int] = (),
         logprobs: Sequence[float] = (),
         policy_version: int = -1,
+        policy_versions: Iterable[Mapping[str, Any]] = (),
         prompt_tokens: int | None = None,
         response_tokens: int | None = None,
         cost_usd: float | None = None,
@@ -143,6 +145,8 @@ class Step:
             token_ids: ids of the response, with its end-of-turn token if it was sampled.
             logprobs: natural logarithm of each response token's probability.
             policy_version: version of the model that sampled the response.
+            policy_versions: instead of `policy_version`, where it changed inside the response: spans of tokens, as
+                `{"start": 0, "end": 5, "version": 3}`.
             prompt_tokens: number of prompt tokens, as the upstream counted them.
             response_tokens: number of response tokens, as the upstream counted them.
             cost_usd: price of the call.
@@ -161,8 +165,9 @@ class Step:
             "usage_response_tokens": response_tokens,
             "cost_usd": cost_usd,
         }
-        if len(token_ids) and len(prompt_token_ids) and policy_version >= 0:
-            self._tokens = SampledTokens(prompt_token_ids, token_ids, logprobs, policy_version)
+        versions = list(policy_versions) or whole_response(len(token_ids), policy_version)
+        if len(token_ids) and len(prompt_token_ids) and versions:
+            self._tokens = SampledTokens(prompt_token_ids, token_ids, logprobs, versions)
 
     @never_raise
     def completion(self, reply: Any) -> None:
@@ -238,6 +243,11 @@ class Step:
             self._end = kind
 
     @property
+    def is_running(self) -> bool:
+        """True between the begin and the end of the step."""
+        return self._block is not None
+
+    @property
     def has_response(self) -> bool:
         """True after `response` or `completion`."""
         return self._response is not None
@@ -269,15 +279,26 @@ class Step:
     ) -> None:
         self.__exit__(kind, error, trace)
 
+    def begin(self) -> None:
+        """Begin the step without making it the current one; `finish` must follow, in any thread or task."""
+        self._begin(is_current=False)
+
     @never_raise
-    def _begin(self) -> None:
+    def finish(self, error: type[BaseException] | None = None) -> None:
+        """End a step that `begin` began."""
+        if self._block is not None:
+            self._block = None
+            self._record(error)
+
+    @never_raise
+    def _begin(self, *, is_current: bool = True) -> None:
         if not self.trajectory.is_recorded:
             return
         if self.index >= 0:
             raise ValueError("a step's block was entered twice: start the next round with another `with t.step(…)`")
         self.index = self.trajectory.next_index()
         self._event_id, self._started_us, self._started = new_event_id(), now_us(), time.perf_counter()
-        self._block = enter_block(open_steps, self)
+        self._block = enter_block(open_steps, self) if is_current else Block(self, None)
         self.messages(*prompt_messages(self._prompt))
         tools = [plain_data(tool) for tool in self._offered_tools]
         self._tool_definitions = text_of(tools) if tools else ""
@@ -295,6 +316,7 @@ class Step:
         prompt_ids = tokens.prompt if tokens else []
         response_ids = tokens.response if tokens else []
         shared = trajectory.prefixes.find(self.index, self._messages, prompt_ids)
+        tools = tools_digest(self._tool_definitions)
         step = new_step(
             event_id=self._event_id,
             occurred_at_us=self._started_us,
@@ -310,7 +332,7 @@ class Step:
             prompt_shared_digest=shared.digest,
             messages=self._messages[shared.messages :],
             prompt_token_ids=prompt_ids[shared.tokens :],
-            tool_definitions=None if self._tool_definitions == shared.tools else self._tool_definitions or "[]",
+            tool_definitions=None if tools == shared.tools else self._tool_definitions or "[]",
             response=response,
             response_token_ids=response_ids,
             response_logprobs=tokens.logprobs if tokens else [],
@@ -326,7 +348,7 @@ class Step:
         trajectory.emit(STEPS, step)
         if kind is None:
             ids = prompt_ids + response_ids
-            trajectory.prefixes.add_step(self.index, self._messages, response, ids, self._tool_definitions)
+            trajectory.prefixes.add_step(self.index, self._messages, response, ids, tools)
 
     def _is_running(self, method: str) -> bool:
         """Return True inside the block; else log the remedy."""

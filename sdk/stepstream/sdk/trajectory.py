@@ -7,68 +7,30 @@ import inspect
 import itertools
 import logging
 import math
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast, get_args
+from typing import Any, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
 from stepstream.sdk.context import Block, Blocks, current_value, enter_block, leave_block
+from stepstream.sdk.handle import Id, TrajectoryHandle, TrajectoryInfo
 from stepstream.sdk.messages import id_text, optional_text
 from stepstream.sdk.recorder import Recorder, log_failure, never_raise, recorder
 from stepstream.sdk.shared_prefix import PrefixTracker
 from stepstream.sdk.step import Step, open_steps
 from stepstream.topics.catalogue import FEEDBACK
-from stepstream.topics.events import Consent, Track, TrajectoryEnd, new_feedback
+from stepstream.topics.events import TrajectoryEnd, new_feedback
 from stepstream.topics.ids import new_event_id, now_us
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Id = str | int | uuid.UUID | None
-"""An identifier; recorded as text."""
 MAX_HEADER_CHARS = 256
 """Longest id that the gateway accepts."""
-_CHOICES = {"consent": get_args(Consent), "track": get_args(Track)}
-
-
-@dataclass(frozen=True)
-class TrajectoryInfo:
-    """Identity and task of a trajectory. The fields are those of the same name in `Step`."""
-
-    agent: str = ""
-    tenant: str = ""
-    consent: Consent = "none"
-    task_id: str = ""
-    group_id: str | None = None
-    environment: str = ""
-    harness_version: str = ""
-    split: str = "train"
-    track: Track = "stable"
-    user: str | None = None
-    parent_trajectory_id: str | None = None
-    parent_step_index: int | None = None
-
-    @classmethod
-    def of(cls, **given: Any) -> Self:
-        """Convert ids to texts, and None to the field's default.
-
-        Raises:
-            ValueError: unknown consent or track.
-        """
-        values: dict[str, Any] = {}
-        for field in fields(cls):
-            value = given.get(field.name)
-            if value is not None and field.name != "parent_step_index":
-                value = id_text(value)
-            values[field.name] = field.default if value is None else value
-        for name, choices in _CHOICES.items():
-            if values[name] not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, not '{values[name]}'")
-        return cls(**values)
 
 
 class Trajectory:
@@ -86,10 +48,14 @@ class Trajectory:
         self.producer = recorder.producer if recorder is not None else ""
         self.prefixes = PrefixTracker()
         self.has_ended = False
+        self._is_suspended = False
+        self._open_blocks = 0
+        self._lock = threading.Lock()
         self._recorder = recorder
         self._indices = itertools.count()
         self._last_index = -1
-        self._uses_gateway = False
+        self.uses_gateway = False
+        """True after `headers`: the gateway records and counts the steps."""
 
     def step(
         self,
@@ -146,10 +112,9 @@ class Trajectory:
                 return UNRECORDED
             step = current_step()
             index = step.index if step is not None and step.trajectory is self else self.last_index
-            parent = {"parent_trajectory_id": self.id, "parent_step_index": max(index, 0)}
-            return Trajectory(
-                active, trajectory_id or uuid.uuid4(), TrajectoryInfo.of(**vars(self.info) | parent | changes)
-            )
+            # Unknown where the gateway counts the parent's steps; it then fills the newest one in.
+            parent = {"parent_trajectory_id": self.id, "parent_step_index": index if index >= 0 else None}
+            return open_trajectory(active, trajectory_id, TrajectoryInfo.of(**vars(self.info) | parent | changes))
 
         return TrajectoryScope(make)
 
@@ -199,8 +164,16 @@ class Trajectory:
         if self.has_ended or not self.is_recorded:
             return
         self.has_ended = True
-        last = self._last_index if self._last_index >= 0 and not self._uses_gateway else None
+        last = self._last_index if self._last_index >= 0 and not self.uses_gateway else None
         self._emit_feedback("end", category=error, source="environment", end=kind, last_step_index=last)
+
+    def suspend(self) -> TrajectoryHandle:
+        """Stop here, without an end, and return the handle with which `resume` continues, in any process.
+
+        Leaving the block then does not end the trajectory. Steps that begin later are not recorded.
+        """
+        self._is_suspended = True
+        return TrajectoryHandle(self.id, self.info, self._last_index + 1, self.prefixes.newest())
 
     def headers(self) -> dict[str, str]:
         """Return headers for model calls through the gateway, which then records and counts the steps.
@@ -210,7 +183,7 @@ class Trajectory:
         """
         if not self.is_recorded:
             return {}
-        self._uses_gateway = True
+        self.uses_gateway = True
         info = self.info
         values = {
             "trajectory": self.id,
@@ -243,9 +216,46 @@ class Trajectory:
         )
 
     def next_index(self) -> int:
-        """Assign the index of a new step."""
+        """Assign the index of a new step.
+
+        Raises:
+            ValueError: the trajectory is suspended.
+        """
+        if self._is_suspended:
+            raise ValueError(f"trajectory '{self.id}' is suspended: continue it with `sdk.resume(handle)`")
         self._last_index = index = next(self._indices)
         return index
+
+    def reopen(self, info: TrajectoryInfo) -> None:
+        """Continue the trajectory with `info`; its steps keep counting."""
+        if self.has_ended:
+            log.warning(
+                "trajectory '%s' has ended: its further steps have no end; leave it with `suspend()` instead", self.id
+            )
+        self.info, self._is_suspended = info, False
+
+    def resume(self, handle: TrajectoryHandle) -> None:
+        """Continue after the steps of a handle, unless this process has recorded later ones."""
+        self._is_suspended = False
+        if handle.next_index > self._last_index + 1:
+            self._indices = itertools.count(handle.next_index)
+            self._last_index = handle.next_index - 1
+            self.prefixes = PrefixTracker(handle.prefix)
+
+    def enter(self) -> None:
+        """Begin a block of the trajectory."""
+        with self._lock:
+            self._open_blocks += 1
+
+    def leave(self, kind: type[BaseException] | None) -> None:
+        """End a block of the trajectory, and after its last one the trajectory, unless it is suspended."""
+        with self._lock:
+            self._open_blocks -= 1
+            is_last = self._open_blocks <= 0
+        if is_last:
+            self.prefixes.compact()
+        if is_last and not self._is_suspended:
+            self.end("terminated" if kind is None else "truncated", error=kind.__name__ if kind else None)
 
     @property
     def last_index(self) -> int:
@@ -301,6 +311,21 @@ def _header(name: str, value: str) -> tuple[str, str]:
     return f"x-stepstream-{name}*", "UTF-8''" + quote(value, safe="")
 
 
+def open_trajectory(active: Recorder, trajectory_id: Id, info: TrajectoryInfo) -> Trajectory:
+    """Return a new trajectory, or the one of this name that the process recorded before, which then continues."""
+    key = info.tenant, id_text(trajectory_id or uuid.uuid4())
+    found = active.known_trajectories.find(key, lambda: Trajectory(active, key[1], info))
+    found.reopen(info)
+    return found
+
+
+def resume_trajectory(active: Recorder, handle: TrajectoryHandle) -> Trajectory:
+    """Return the trajectory of a handle."""
+    found = open_trajectory(active, handle.trajectory_id, handle.info)
+    found.resume(handle)
+    return found
+
+
 UNRECORDED = Trajectory(None, "", TrajectoryInfo())
 """Placeholder where no trajectory is recorded."""
 open_trajectories: Blocks[Trajectory] = ContextVar("stepstream_trajectory", default=None)
@@ -337,6 +362,7 @@ class TrajectoryScope:
         try:
             self._trajectory = self._make()
             if self._trajectory.is_recorded:
+                self._trajectory.enter()
                 self._blocks = enter_block(open_trajectories, self._trajectory), enter_block(open_steps, None)
         except Exception as error:
             log_failure(error)
@@ -350,7 +376,7 @@ class TrajectoryScope:
             leave_block(open_steps, self._blocks[1])
             leave_block(open_trajectories, self._blocks[0])
             self._blocks = None
-            self._trajectory.end("terminated" if kind is None else "truncated", error=kind.__name__ if kind else None)
+            self._trajectory.leave(kind)
 
     async def __aenter__(self) -> Trajectory:
         return self.__enter__()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from order_model import order_model
 
 from stepstream import sdk
 from stepstream.config import Settings
@@ -19,7 +20,17 @@ def sink() -> Iterator[sdk.MemorySink]:
     sink = sdk.MemorySink()
     sdk.configure(Settings(), sink=sink)
     yield sink
+    sdk.uninstrument()
     sdk.close()
+
+
+@pytest.fixture(autouse=True)
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the page's `openai.OpenAI()` call a scripted model."""
+    with order_model() as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        yield
 
 
 @pytest.mark.parametrize(("title", "program"), PROGRAMS, ids=[title for title, _ in PROGRAMS])
@@ -31,7 +42,7 @@ def test_programs_of_the_page_run(title: str, program: str, sink: sdk.MemorySink
 
 
 def test_every_program_of_the_page_is_found() -> None:
-    assert len(PROGRAMS) == PAGE.count("```python\n") == 6
+    assert len(PROGRAMS) == PAGE.count("```python\n") == 8
 
 
 def test_the_first_program_records_two_steps_and_a_reward(sink: sdk.MemorySink) -> None:

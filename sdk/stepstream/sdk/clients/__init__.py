@@ -1,0 +1,1 @@
+"""Record the calls of the stock `openai` and `anthropic` clients as steps."""
