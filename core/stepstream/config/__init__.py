@@ -9,7 +9,6 @@ from stepstream.config.base import Section, is_loopback
 from stepstream.config.connections import (
     ClickHouseSettings,
     HttpSettings,
-    KafkaSettings,
     MetricsSettings,
     PathsSettings,
     SchemaRegistrySettings,
@@ -28,6 +27,7 @@ from stepstream.config.jobs import (
     LabelSettings,
     VerifySettings,
 )
+from stepstream.config.kafka import KafkaSettings
 from stepstream.config.learner import LearnerSettings
 from stepstream.config.loader import (
     SettingsError,

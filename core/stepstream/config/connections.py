@@ -1,15 +1,12 @@
-"""Settings of local data, Kafka, the schema registry, ClickHouse, metrics and sealing: every process reads them."""
+"""Settings of local data, topics, the schema registry, ClickHouse, metrics and sealing: every process reads them."""
 
-import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, SecretStr
 
 from stepstream.config.base import HttpAddress, Section, setting
 from stepstream.config.master_keys import parse_master_keys
-
-_KAFKA_PORT = 9092
 
 
 class PathsSettings(Section):
@@ -21,43 +18,6 @@ class PathsSettings(Section):
         "File system in memory through which a learner hands versions to workers of the same user on this machine; see "
         "`learner.shared_memory_bytes`.",
     )
-
-
-class KafkaSettings(Section):
-    """Connection of every client to the Kafka cluster."""
-
-    bootstrap: str = setting(
-        "127.0.0.1:9092",
-        "Brokers as librdkafka accepts them: `host`, `host:port`, `[::1]:9092` or `SASL_SSL://host:9092`, separated by "
-        "commas or spaces. The default port is 9092; `security_protocol` decides the protocol.",
-        min_length=1,
-    )
-    prefix: str = setting(
-        "",
-        "Prefix of the names of topics, consumer groups and transactional ids in the cluster and of subjects in the "
-        "registry, as `blue.`; Stepstreams with different prefixes share a cluster.",
-        pattern=r"^([A-Za-z0-9_-]{1,100}\.)?$",
-    )
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
-        "PLAINTEXT", "Security protocol of the connections."
-    )
-    sasl_mechanism: str = setting("SCRAM-SHA-512", "SASL mechanism; ignored without SASL in `security_protocol`.")
-    sasl_username: str = setting("", "SASL user name.")
-    sasl_password: SecretStr = setting(SecretStr(""), "SASL password; never printed.")
-    ssl_ca_location: str = setting("", "File of the certificate authority; empty: the system's.")
-    replication: int = setting(1, "Replicas of each topic that Stepstream creates; use 3 in production.", ge=1)
-    deadline_s: float = setting(60.0, "Time to retry an unreachable broker at start.", unit="s", gt=0)
-
-    @property
-    def brokers(self) -> list[str]:
-        """The brokers of `bootstrap` as host:port, without protocols."""
-        return [_broker(address) for address in re.split("[, ]+", self.bootstrap) if address]
-
-
-def _broker(address: str) -> str:
-    host = address.rpartition("://")[2]
-    has_port = re.search(r"[^:\]]:[^:\]]*$|\]:", host)
-    return host if has_port else f"{host}:{_KAFKA_PORT}"
 
 
 class TopicsSettings(Section):
@@ -125,6 +85,14 @@ class ClickHouseSettings(Section):
         "Its password; never printed. Empty: of the embedded store, a random one, created once in "
         "`DATA/secrets/clickhouse-reader.password`.",
     )
+    access_token: SecretStr = setting(
+        SecretStr(""), "Token for bearer authentication, instead of user and password; never printed."
+    )
+    ca_location: str = setting("", "File of the certificate authority; empty: Mozilla's list.")
+    certificate_location: str = setting(
+        "", "File of the client's certificate for mutual TLS; without a password, it authenticates the user."
+    )
+    key_location: str = setting("", "File of its key; empty: the certificate's file has it.")
     deadline_s: float = setting(60.0, "Time to retry an unreachable store at start.", unit="s", gt=0)
 
 

@@ -6,7 +6,6 @@ from stepstream.config.base import Section
 from stepstream.config.connections import (
     ClickHouseSettings,
     HttpSettings,
-    KafkaSettings,
     MetricsSettings,
     PathsSettings,
     SchemaRegistrySettings,
@@ -24,6 +23,7 @@ from stepstream.config.jobs import (
     LabelSettings,
     VerifySettings,
 )
+from stepstream.config.kafka import KafkaSettings
 from stepstream.config.learner import LearnerSettings
 from stepstream.config.stack import (
     BrokerSettings,

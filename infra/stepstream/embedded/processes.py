@@ -13,7 +13,7 @@ from stepstream.embedded import actions, broker
 from stepstream.embedded.addresses import reachable, worker_addresses
 from stepstream.embedded.errors import StackError, UnknownProcess
 from stepstream.embedded.ports import Port
-from stepstream.embedded.ready import HttpReady, KafkaReady, Ready, RegistryReady
+from stepstream.embedded.ready import HttpReady, KafkaReady, Ready, RegistryReady, StoreReady
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,12 @@ def stack_parts(settings: Settings) -> list[Part]:
             (Port(registry.host, registry.port, "registry", "STEPSTREAM_REGISTRY_PORT"),),
             external="registry" in external,
         ),
-        _http(
+        Process(
             "store",
-            "services.store",
+            "stepstream.services.store",
             (),
-            f"{settings.clickhouse.url}/ping",
-            Port(store.host, store.port, "store", "STEPSTREAM_STORE_PORT"),
-            contains="Ok.",
+            StoreReady(settings.clickhouse),
+            (Port(store.host, store.port, "store", "STEPSTREAM_STORE_PORT"),),
             external="store" in external,
         ),
         Action("topics", ("broker", "registry"), actions.apply_topics),
@@ -268,18 +267,7 @@ def _http(
     after: tuple[str, ...],
     url: str,
     port: Port,
-    contains: str = "",
     environment: dict[str, str] | None = None,
-    external: bool = False,
     essential: bool = True,
 ) -> Process:
-    return Process(
-        name,
-        f"stepstream.{module}",
-        after,
-        HttpReady(url, contains),
-        (port,),
-        environment or {},
-        external=external,
-        essential=essential,
-    )
+    return Process(name, f"stepstream.{module}", after, HttpReady(url), (port,), environment or {}, essential=essential)

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException
 
-from stepstream.config import KafkaSettings, SchemaRegistrySettings, masked
+from stepstream.config import ClickHouseSettings, KafkaSettings, SchemaRegistrySettings, masked
+from stepstream.config.bootstrap import parse_bootstrap
+from stepstream.core.tls import client_context
 from stepstream.topics.client import admin_client
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
@@ -51,7 +54,7 @@ class KafkaReady:
 
     def is_listening(self) -> bool:
         """Return True if a broker accepts connections; it may still be starting, or busy."""
-        return any(_accepts(broker) for broker in self.kafka.brokers)
+        return any(_accepts(broker.host, broker.port) for broker in parse_bootstrap(self.kafka.bootstrap))
 
     def __call__(self) -> bool:
         """Connect to the brokers, then list the topics."""
@@ -102,19 +105,50 @@ class HttpReady:
 
     def __call__(self) -> bool:
         """Send the GET."""
-        try:
-            with urllib.request.urlopen(self.url, timeout=_TIMEOUT_S) as response:
-                return response.status == 200 and (
-                    not self.contains or self.contains in response.read().decode(errors="replace")
-                )
-        except (OSError, urllib.error.HTTPError, ValueError):
-            return False
+        return _answers(self.url, self.contains)
 
 
-def _accepts(broker: str) -> bool:
-    host, _, port = broker.rpartition(":")
+@dataclass(frozen=True)
+class StoreReady:
+    """Ready when ClickHouse, or the embedded store, answers a ping."""
+
+    clickhouse: ClickHouseSettings
+
+    @property
+    def address(self) -> str:
+        """The base address, without credentials."""
+        return masked(self.clickhouse.url)
+
+    def __call__(self) -> bool:
+        """Send the ping.
+
+        Raises:
+            SettingsError: a file of a certificate cannot be read.
+        """
+        return _answers(f"{self.clickhouse.url}/ping", "Ok.", store_context(self.clickhouse))
+
+
+def store_context(clickhouse: ClickHouseSettings) -> ssl.SSLContext:
+    """Return the TLS context of plain HTTP calls to ClickHouse.
+
+    Raises:
+        SettingsError: a file of a certificate cannot be read.
+    """
+    files = (clickhouse.ca_location, clickhouse.certificate_location, clickhouse.key_location)
+    return client_context("clickhouse.", *files)
+
+
+def _answers(url: str, contains: str, context: ssl.SSLContext | None = None) -> bool:
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_TIMEOUT_S):
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=context) as response:
+            return response.status == 200 and (not contains or contains in response.read().decode(errors="replace"))
+    except (OSError, urllib.error.HTTPError, ValueError):
+        return False
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=_TIMEOUT_S):
             return True
-    except (OSError, ValueError):
+    except OSError:
         return False

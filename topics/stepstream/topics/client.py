@@ -110,8 +110,8 @@ def reporting_invalid_settings() -> Iterator[None]:
 
 def client_config(kafka: KafkaSettings) -> dict[str, Any]:
     """Return the configuration of a connection, including security. Names of `kafka.prefix` are the caller's duty."""
-    config: dict[str, Any] = {
-        "bootstrap.servers": kafka.bootstrap,
+    return {
+        "bootstrap.servers": ",".join(kafka.brokers),
         "security.protocol": kafka.security_protocol,
         "error_cb": _log_error,
         # librdkafka's own log repeats each refused connection (40 lines a second while a broker is away).
@@ -120,14 +120,34 @@ def client_config(kafka: KafkaSettings) -> dict[str, Any]:
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
         "allow.auto.create.topics": False,
+        **{name: text for name, text in _security(kafka).items() if text},
     }
-    if kafka.security_protocol.startswith("SASL"):
-        config["sasl.mechanism"] = kafka.sasl_mechanism
-        config["sasl.username"] = kafka.sasl_username
-        config["sasl.password"] = kafka.sasl_password.get_secret_value()
-    if kafka.ssl_ca_location:
-        config["ssl.ca.location"] = kafka.ssl_ca_location
-    return config
+
+
+def _security(kafka: KafkaSettings) -> dict[str, str]:
+    """Return the settings of TLS and SASL; empty texts are unset."""
+    texts: dict[str, str] = {}
+    if kafka.uses_tls:
+        texts |= {
+            "ssl.ca.location": kafka.ssl_ca_location,
+            "ssl.certificate.location": kafka.ssl_certificate_location,
+            "ssl.key.location": kafka.ssl_key_location or kafka.ssl_certificate_location,
+            "ssl.key.password": kafka.ssl_key_password.get_secret_value(),
+        }
+    if kafka.uses_oauth:
+        texts |= {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": kafka.oauth_client_id,
+            "sasl.oauthbearer.client.secret": kafka.oauth_client_secret.get_secret_value(),
+            "sasl.oauthbearer.token.endpoint.url": kafka.oauth_token_url,
+            "sasl.oauthbearer.scope": kafka.oauth_scope,
+            "https.ca.location": kafka.oauth_ca_location,
+        }
+    elif kafka.uses_sasl:
+        texts |= {"sasl.username": kafka.sasl_username, "sasl.password": kafka.sasl_password.get_secret_value()}
+    if kafka.uses_sasl:
+        texts["sasl.mechanism"] = kafka.sasl_mechanism
+    return texts
 
 
 def _log_error(error: Any) -> None:

@@ -3,13 +3,14 @@
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from stepstream.config import Settings, variable
+from stepstream.config import ClickHouseSettings, Settings, variable
 from stepstream.config.secrets import store_credentials
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
             send_receive_timeout=timeout_s,
             connect_timeout=min(10.0, timeout_s),
             autogenerate_session_id=False,
+            **_security(settings.clickhouse, password),
         )
     except ClickHouseError as error:
         if isinstance(error, DatabaseError) and error.code == _AUTHENTICATION_FAILED:
@@ -71,6 +73,19 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
             f"ClickHouse at {url} cannot be reached: start it (`stepstream up`) or set "
             f"{variable('clickhouse', 'url')} ({_reason(error)})"
         ) from None
+
+
+def _security(clickhouse: ClickHouseSettings, password: str) -> dict[str, Any]:
+    """Return the client's options for TLS and tokens; without any, none."""
+    texts = {
+        "access_token": clickhouse.access_token.get_secret_value(),
+        "ca_cert": clickhouse.ca_location,
+        "client_cert": clickhouse.certificate_location,
+        "client_cert_key": clickhouse.key_location,
+        # With a password, the certificate only opens the connection.
+        "tls_mode": "strict" if clickhouse.certificate_location and password else "",
+    }
+    return {name: text for name, text in texts.items() if text}
 
 
 def connect_when_ready(

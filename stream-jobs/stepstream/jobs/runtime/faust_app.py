@@ -1,13 +1,14 @@
 """Build the Faust app of a job with the measured settings (docs/decisions), and limit the logs of its libraries."""
 
 import logging
-import ssl
 import time
 
 import faust
 from faust.types.auth import CredentialsT
 
 from stepstream.config import KafkaSettings, Settings
+from stepstream.core.tls import client_context
+from stepstream.jobs.runtime.oauth_tokens import OauthTokens
 from stepstream.jobs.runtime.processor import consumer_group, state_folder, worker_instance
 
 _LOG_INTERVAL_S = 10.0
@@ -41,11 +42,23 @@ def build_app(settings: Settings, name: str) -> faust.App:
 
 
 def credentials(kafka: KafkaSettings) -> CredentialsT | None:
-    """Return the credentials of Faust's connections; None for a cluster without security."""
+    """Return the credentials of Faust's connections; None for a cluster without security.
+
+    Raises:
+        SettingsError: a file of the settings cannot be read.
+    """
     context = None
-    if kafka.security_protocol.endswith("SSL"):
-        context = ssl.create_default_context(cafile=kafka.ssl_ca_location or None)
-    if kafka.security_protocol.startswith("SASL"):
+    if kafka.uses_tls:
+        context = client_context(
+            "kafka.ssl_",
+            kafka.ssl_ca_location,
+            kafka.ssl_certificate_location,
+            kafka.ssl_key_location,
+            kafka.ssl_key_password.get_secret_value(),
+        )
+    if kafka.uses_oauth:
+        return faust.OAuthCredentials(oauth_cb=OauthTokens(kafka), ssl_context=context)
+    if kafka.uses_sasl:
         return faust.SASLCredentials(
             username=kafka.sasl_username,
             password=kafka.sasl_password.get_secret_value(),
