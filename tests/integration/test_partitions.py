@@ -15,6 +15,7 @@ from stepstream.embedded.stack import Stack
 from stepstream.topics import admin
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import admin_client
+from stepstream.topics.topic_plan import PartitionsDiffer
 
 PARTITIONS = 3
 
@@ -56,9 +57,7 @@ def test_a_job_works_on_them(settings: Settings) -> None:
 def test_another_number_is_refused_and_changes_nothing(settings: Settings, partitions: int) -> None:
     before = counts(settings)
     other = with_settings(settings, topics={"partitions": partitions})
-    with pytest.raises(
-        admin.PartitionsDiffer, match=f"steps has {PARTITIONS}.*STEPSTREAM_TOPICS_PARTITIONS={PARTITIONS}"
-    ):
+    with pytest.raises(PartitionsDiffer, match=f"steps has {PARTITIONS}.*STEPSTREAM_TOPICS_PARTITIONS={PARTITIONS}"):
         admin.apply(other)
     assert counts(settings) == before
     finding = doctor_services.broker(other)

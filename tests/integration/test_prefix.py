@@ -18,6 +18,7 @@ from stepstream.topics import admin
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
 from stepstream.topics.registry_client import RegistryClient
+from stepstream.topics.topic_plan import OWNED_TOPICS, PartitionsDiffer
 
 JOBS = ("govern", "label")
 PREFIX = "blue."
@@ -83,7 +84,7 @@ def test_each_labels_its_own_trajectories(plain: Settings, blue: Settings) -> No
 def test_every_name_in_the_cluster_has_the_prefix(plain: Settings, blue: Settings) -> None:
     client = AdminClient(client_config(plain.kafka))
     topics = {name for name in client.list_topics(timeout=10).topics if not name.startswith("_")}
-    assert topics == {*TOPICS, *(PREFIX + name for name in TOPICS)}
+    assert topics == {prefix + name for prefix in ("", PREFIX) for name in (*TOPICS, OWNED_TOPICS)}
     groups = {f"{prefix}stepstream-{job}" for prefix in ("", PREFIX) for job in JOBS}
     assert {listing.group_id for listing in client.list_consumer_groups().result().valid} == groups
     ids = sorted(one.rsplit("-", 1)[0] for one in transactional_ids(plain) if "registry" not in one)
@@ -96,7 +97,7 @@ def test_each_has_its_own_number_of_partitions(plain: Settings, blue: Settings) 
     for settings in (plain, blue):
         assert admin.apply(settings) == []
         assert doctor_services.broker(settings).state == doctor_services.registry(settings).state == "ok"
-    with pytest.raises(admin.PartitionsDiffer):
+    with pytest.raises(PartitionsDiffer):
         admin.apply(with_settings(blue, topics={"partitions": 2}))
     missing = doctor_services.broker(with_settings(blue, kafka={"prefix": "green."}))
     assert "green.steps" in missing.detail

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from stepstream.config import Settings, SettingsError, masked
 from stepstream.config.secrets import store_credentials
 from stepstream.embedded.addresses import VARIABLES
+from stepstream.embedded.ready import store_context
 
 _TIMEOUT_S = 3.0
 _APPLY = "run `stepstream topics apply`"
@@ -36,33 +37,43 @@ def broker(settings: Settings) -> Finding:
     """Check that a broker answers and has the catalogue's topics, with their settings and partitions."""
     from confluent_kafka import KafkaException
 
+    from stepstream.core.process import Fatal
     from stepstream.embedded.ready import SILENT
-    from stepstream.topics.admin import PartitionsDiffer, check_partitions, config_differences
+    from stepstream.topics.admin import existing_topics
     from stepstream.topics.catalogue import TOPICS
     from stepstream.topics.client import admin_client
+    from stepstream.topics.owned_topics import read_owned
+    from stepstream.topics.topic_plan import (
+        OWNED_TOPICS,
+        PartitionsDiffer,
+        check_foreign,
+        check_partitions,
+        plan_topics,
+    )
 
     address, prefix = settings.kafka.bootstrap, settings.kafka.prefix
     try:
-        client = admin_client(settings.kafka, SILENT)
-        existing = client.list_topics(timeout=_TIMEOUT_S).topics
-        known = sorted(set(TOPICS) & set(existing))
-        differences = [
-            f"{prefix}{name} has {key} other than {value}"
-            for name, wrong in config_differences(client, known, settings.topics, _TIMEOUT_S).items()
-            for key, value in wrong.items()
-        ]
+        existing = existing_topics(admin_client(settings.kafka, SILENT), _TIMEOUT_S)
+        if missing := [prefix + name for name in (*TOPICS, OWNED_TOPICS) if name not in existing]:
+            return Finding("broker", "fault", f"{address} lacks {', '.join(missing)}", _APPLY)
+        plans = plan_topics(settings, existing, read_owned(settings.kafka, _TIMEOUT_S))
+        check_foreign(plans, prefix)
+        check_partitions({name: topic.partitions for name, topic in existing.items()}, settings)
     except SettingsError as error:
         return Finding("broker", "fault", str(error), "correct that setting")
     except KafkaException as error:
         return _unreachable("broker", settings, address, error.args[0].str())
-    if missing := sorted(set(TOPICS) - set(existing)):
-        return Finding("broker", "fault", f"{address} lacks {', '.join(prefix + name for name in missing)}", _APPLY)
-    try:
-        check_partitions({name: len(topic.partitions) for name, topic in existing.items()}, settings.topics)
     except PartitionsDiffer as error:
         return Finding("broker", "fault", f"{address}: {error.fact}", error.remedy)
+    except Fatal as error:
+        return Finding("broker", "fault", f"{address}: {error}", "see `stepstream topics plan`")
+    differences = [
+        f"{prefix}{plan.name} has {key} other than {value}" for plan in plans for key, value in plan.changes.items()
+    ]
     if differences:
         return Finding("broker", "fault", f"{address}: {'; '.join(differences)}", _APPLY)
+    if kept := [f"{prefix}{plan.name} {plan.reason}" for plan in plans if plan.reason]:
+        return Finding("broker", "warning", f"{address}: {'; '.join(kept)}", "see `stepstream topics plan`")
     named = f" with prefix {prefix}" if prefix else ""
     return Finding("broker", "ok", f"{address}, all {len(TOPICS)} topics{named}")
 
@@ -101,6 +112,8 @@ def store(settings: Settings) -> Finding:
         tables, is_migrated = map(int, _query(settings, counts).split())
         applied = f"SELECT name FROM `{database}`.schema_migrations"
         missing = sorted(_migrations() - set(_query(settings, applied).split())) if is_migrated else []
+    except SettingsError as error:
+        return Finding("store", "fault", str(error), "correct that setting")
     except (OSError, HTTPException, ValueError) as error:
         return _unreachable("store", settings, url, _reason(error))
     if not is_migrated:
@@ -121,12 +134,23 @@ def _migrations() -> set[str]:
 
 def _query(settings: Settings, query: str) -> str:
     user, password = store_credentials(settings, reads_only=True)
-    credentials = {"X-ClickHouse-User": user, "X-ClickHouse-Key": password}
+    clickhouse = settings.clickhouse
+    token = clickhouse.access_token.get_secret_value()
+    credentials = (
+        {"Authorization": f"Bearer {token}"}
+        if token
+        else {
+            "X-ClickHouse-User": user,
+            "X-ClickHouse-Key": password,
+            "X-ClickHouse-SSL-Certificate-Auth": "on" if clickhouse.certificate_location and not password else "",
+        }
+    )
     request = urllib.request.Request(
         f"{settings.clickhouse.url}/?query={quote(query + ' FORMAT TSV', safe='()')}",
         headers={name: value for name, value in credentials.items() if value},
     )
-    opener = urllib.request.build_opener(_NoRedirects())
+    tls = urllib.request.HTTPSHandler(context=store_context(clickhouse))
+    opener = urllib.request.build_opener(_NoRedirects(), tls)
     with opener.open(request, timeout=_TIMEOUT_S) as response:
         return bytes(response.read()).decode().strip()
 

@@ -1,4 +1,4 @@
-"""`stepstream topics`: list the catalogue of topics; create or alter the topics of a cluster by it; copy a log."""
+"""`stepstream topics`: list the catalogue; plan and apply it to a cluster; print access rights; copy a log."""
 
 import time
 from dataclasses import asdict
@@ -35,7 +35,7 @@ def list_topics(as_json: bool) -> None:
             | {
                 "name": prefix + topic.name,
                 "partitions": topic.partition_count(configured),
-                "config": topic.settings(configured),
+                "config": topic.settings(settings),
             }
             for topic in TOPICS.values()
         ]
@@ -46,13 +46,51 @@ def list_topics(as_json: bool) -> None:
         click.echo(f"{prefix}{topic.name:22} {partitions}, by {topic.key}, retention {topic.retention}: {topic.doc}")
 
 
+_ADOPT = click.option(
+    "--adopt",
+    multiple=True,
+    metavar="NAME",
+    help="Take over a topic that Stepstream did not create, by its name in the catalogue; `all`: every one.",
+)
+
+
 @topics.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the changes as a list of objects.")
-def apply(as_json: bool) -> None:
-    """Create or alter the topics and register their schemas; a second run changes nothing."""
+@_ADOPT
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+def plan(adopt: tuple[str, ...], as_json: bool) -> int:
+    """Show what `topics apply` would create, change, leave or refuse, and why; status 1: it would refuse."""
     from stepstream.topics import admin
 
-    changes = admin.apply(resolve_addresses(load()))
+    rows = admin.plan(resolve_addresses(load()), _names(adopt))
+    if as_json:
+        click.echo(orjson.dumps([asdict(row) for row in rows], option=orjson.OPT_INDENT_2).decode())
+    else:
+        for row in rows:
+            values = ", ".join(f"{key}={value}" for key, value in row.values.items())
+            click.echo(f"{row.action:6} {row.kind} {row.name}" + "".join(f": {t}" for t in (row.reason, values) if t))
+    return int(any(row.action == "refuse" for row in rows))
+
+
+def _names(adopt: tuple[str, ...]) -> tuple[str, ...]:
+    from stepstream.topics.admin import ALL
+    from stepstream.topics.catalogue import TOPICS
+
+    if unknown := set(adopt) - {*TOPICS, ALL}:
+        raise click.BadParameter(f"the catalogue has no topic {', '.join(sorted(unknown))}", param_hint="--adopt")
+    return adopt
+
+
+@topics.command()
+@_ADOPT
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as a list of objects.")
+def apply(adopt: tuple[str, ...], as_json: bool) -> None:
+    """Create or alter the topics and register their schemas; a second run changes nothing.
+
+    Topics that Stepstream did not create are refused, and what others changed stays. See `topics plan`.
+    """
+    from stepstream.topics import admin
+
+    changes = admin.apply(resolve_addresses(load()), _names(adopt))
     if as_json:
         click.echo(orjson.dumps([asdict(change) for change in changes], option=orjson.OPT_INDENT_2).decode())
         return
@@ -60,6 +98,46 @@ def apply(as_json: bool) -> None:
         click.echo(f"{change.kind} {change.name}: {change.action}")
     if not changes:
         click.echo("nothing to change")
+
+
+@topics.command()
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["commands", "strimzi", "json"]),
+    default="commands",
+    help="Commands of Kafka's `kafka-acls`, KafkaUsers for Strimzi, or a list of objects.",
+)
+@click.option(
+    "--principal", default="User:{}", help="Principal of a user, with {} for its name; mutual TLS: User:CN={}."
+)
+@click.option("--cluster", default="kafka", help="Name of Strimzi's Kafka resource.")
+@click.option(
+    "--authentication",
+    type=click.Choice(["scram-sha-512", "tls"]),
+    default="scram-sha-512",
+    help="Authentication of Strimzi's users.",
+)
+def acls(form: str, principal: str, cluster: str, authentication: str) -> None:
+    """Print the access rights of each program, from the catalogue; it connects to nothing."""
+    from stepstream.topics import acl_formats
+    from stepstream.topics.acls import PROGRAMS, acls_of
+
+    settings = resolve_addresses(load())
+    prefix = settings.kafka.prefix
+    if form == "commands":
+        click.echo("\n".join(acl_formats.commands(settings, principal)))
+    elif form == "strimzi":
+        for manifest in acl_formats.strimzi_users(settings, cluster, authentication):
+            # JSON is YAML.
+            click.echo("---\n" + orjson.dumps(manifest, option=orjson.OPT_INDENT_2).decode())
+    else:
+        rows = [
+            {"program": program, "user": acl_formats.user_of(program, prefix), **asdict(acl)}
+            for program in PROGRAMS
+            for acl in acls_of(program, prefix)
+        ]
+        click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
 
 
 @topics.command()

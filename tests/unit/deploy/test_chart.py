@@ -213,7 +213,7 @@ def test_strimzi_gets_the_topics_of_the_catalogue(tmp_path: Path) -> None:
             "topicName": f"blue.{name}",
             "partitions": topic.partition_count(settings.topics),
             "replicas": 3,
-            "config": topic.settings(settings.topics),
+            "config": topic.settings(settings),
         }
         for name, topic in TOPICS.items()
     }

@@ -13,7 +13,8 @@ def cluster(base_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Setting
     """Settings of a cluster whose registry has everything."""
     monkeypatch.setattr(admin, "wait_for_kafka", lambda _kafka: None)
     monkeypatch.setattr(admin, "admin_client", lambda _kafka: None)
-    monkeypatch.setattr(admin, "_apply_subjects", lambda _registry: [])
+    monkeypatch.setattr(admin, "_wait_for_registry", lambda _registry: None)
+    monkeypatch.setattr(admin, "_plan_subjects", lambda *_: [])
     monkeypatch.setattr(admin, "_RETRY_S", 0.0)
     return base_settings
 
@@ -48,12 +49,3 @@ def test_a_busy_cluster_raises_after_the_deadline(cluster: Settings, monkeypatch
     topics(monkeypatch, answering(*[KafkaError._TIMED_OUT] * 3))
     with pytest.raises(KafkaException, match="_TIMED_OUT"):
         admin.apply(with_settings(cluster, kafka={"deadline_s": 0.0}))
-
-
-def test_topics_of_different_sizes_must_be_created_anew(base_settings: Settings) -> None:
-    with pytest.raises(admin.PartitionsDiffer, match=r"feedback has 4.*create the topics anew"):
-        admin.check_partitions({"steps": 8, "feedback": 4}, base_settings.topics)
-
-
-def test_topics_with_a_fixed_number_and_foreign_topics_may_have_any(base_settings: Settings) -> None:
-    admin.check_partitions({"steps": 8, "policies": 3, "orders": 5}, base_settings.topics)

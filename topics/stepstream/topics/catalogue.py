@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # the SDK imports the catalogue, and not pydantic
-    from stepstream.config import TopicsSettings
-
+    from stepstream.config import Settings, TopicsSettings
 
 STEPS = "steps"
 FEEDBACK = "feedback"
@@ -38,8 +37,7 @@ API_KEYS = "api-keys"
 OPEN_TRACES = "open-traces"
 DEAD_LETTERS = "dead-letters"
 
-_HOUR_MS = 3600 * 1000
-_DAY_MS = 24 * _HOUR_MS
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 
 @dataclass(frozen=True)
@@ -89,17 +87,18 @@ class Topic:
         """Subject of the value's schema in the registry, without `kafka.prefix`."""
         return f"{self.name}-value"
 
-    def settings(self, configured: "TopicsSettings") -> dict[str, str]:
+    def settings(self, settings: "Settings") -> dict[str, str]:
         """Return the topic's configuration in the names of Kafka's admin API."""
-        settings = {
+        values = {
             "cleanup.policy": self.cleanup,
             "max.message.bytes": str(self.max_message_bytes),
+            "min.insync.replicas": str(settings.kafka.in_sync_replicas),
             **self.config,
         }
         if self.cleanup == "delete":
-            seconds = getattr(configured, self.retention_setting) if self.retention_setting else 0
-            settings["retention.ms"] = str(round(seconds * 1000) if seconds else self.retention_ms)
-        return settings
+            seconds = getattr(settings.topics, self.retention_setting) if self.retention_setting else 0
+            values["retention.ms"] = str(round(seconds * 1000) if seconds else self.retention_ms)
+        return values
 
 
 # `erase` deletes records in the clear from the log. A daily segment bounds how long the disk keeps them after that.
@@ -125,6 +124,8 @@ _PERSONAL_IN_FEEDBACK = ("user", "category", "comment", "demonstration")
 _PERSONAL_IN_TRAJECTORY = ("user", "sequences", "signature", "conversations", "other_users")
 
 _AGENTS = ("gateway", "SDK", "any Kafka client")
+_SEALING = ("gateway", "SDK", "govern", "label", "judge", "verify", "people")
+_OPENING = (*_SEALING, "measure", "learner", "store", "curate", "inspect")
 
 _ALL = (
     Topic(
@@ -322,8 +323,8 @@ _ALL = (
         "key_id",
         "SubjectKey",
         "Keys of sealed records; a record without `wrapped_key` destroys one.",
-        ("gateway", "SDK", "jobs", "people"),
-        ("every reader of sealed records",),
+        _SEALING,
+        _OPENING,
         partitions=1,
         cleanup="compact",
         # A destroyed key must leave the disk soon, not when its segment is full.
@@ -335,7 +336,7 @@ _ALL = (
         "Erasure",
         "Decisions to erase a person.",
         ("people",),
-        ("every writer and reader of sealed records", "store"),
+        _OPENING,
         partitions=1,
         cleanup="compact",
     ),

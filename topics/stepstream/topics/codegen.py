@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stepstream.config import TopicsSettings
+from stepstream.config import Settings
 from stepstream.schemas import names
 from stepstream.schemas.loader import source
 from stepstream.topics.catalogue import TOPICS, Topic
@@ -51,15 +51,15 @@ def chart_topics() -> str:
     """Return the text of infra/deploy/chart/topics.json, from which the Helm chart renders KafkaTopics.
 
     `partitions` is null for `topics.partitions`; `retention_setting` names the field of `topics` that replaces the
-    retention.
+    retention. The chart derives `min.insync.replicas` from its own values.
     """
-    defaults = TopicsSettings()
+    defaults = Settings()
     topics = [
         {
             "name": topic.name,
             "partitions": topic.partitions,
             "retention_setting": topic.retention_setting,
-            "config": topic.settings(defaults),
+            "config": {k: v for k, v in topic.settings(defaults).items() if k != "min.insync.replicas"},
         }
         for topic in TOPICS.values()
     ]

@@ -97,6 +97,10 @@ class RegistryClient:
             raise NotAvro(f"it is {kind}{' with references' if schema.references else ''}, and not Avro alone")
         return _present(schema.schema_str)
 
+    def latest(self, subject: str) -> str:
+        """Return the newest schema of a subject; status 404: it has none."""
+        return _present(self._call(lambda client: client.get_latest_version(subject).schema.schema_str))
+
     def register(self, subject: str, schema: str) -> int:
         """Register a schema as a subject's newest version; return its id. Status 409: incompatible."""
         return _present(self._call(lambda client: client.register_schema(subject, _avro(schema))))

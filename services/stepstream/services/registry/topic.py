@@ -26,7 +26,7 @@ def ensure_topic(kafka: KafkaSettings) -> None:
     admin = admin_client(kafka)
     while True:
         try:
-            _create(admin, kafka.replication)
+            _create(admin, kafka)
             _check(admin)
         except KafkaException as error:
             # A cluster that is starting has not elected its leaders yet, or has too few brokers for the replicas.
@@ -38,9 +38,9 @@ def ensure_topic(kafka: KafkaSettings) -> None:
             return
 
 
-def _create(admin: AdminClient, replication: int) -> None:
-    config = {"cleanup.policy": "compact", "min.insync.replicas": "2" if replication >= 3 else "1"}
-    topic = NewTopic(TOPIC, 1, replication, config=config)
+def _create(admin: AdminClient, kafka: KafkaSettings) -> None:
+    config = {"cleanup.policy": "compact", "min.insync.replicas": str(kafka.in_sync_replicas)}
+    topic = NewTopic(TOPIC, 1, kafka.replication, config=config)
     try:
         admin.create_topics([topic], operation_timeout=10)[TOPIC].result()
     except KafkaException as error:

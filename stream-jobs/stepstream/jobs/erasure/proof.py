@@ -81,7 +81,7 @@ def _ranges(ranges: dict[tuple[str, int], OffsetRange]) -> list[ErasedRange]:
 def _remaining(settings: Settings, request: ErasureRequest, found: Findings, now: int) -> list[ErasureRemainder]:
     left = []
     for topic, records in sorted(found.remaining.items()):
-        retention_ms = int(TOPICS[topic].settings(settings.topics)["retention.ms"])
+        retention_ms = int(TOPICS[topic].settings(settings)["retention.ms"])
         left.append(
             new_erasure_remainder(
                 place=topic,
