@@ -22,8 +22,8 @@ from stepstream.jobs.curation.near_duplicates import NearDuplicates
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.log_reader import LogReader
+from stepstream.topics.access import wait_for_access
 from stepstream.topics.catalogue import CURATION, LABELED_TRAJECTORIES, POLICIES
-from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Curation, LabeledTrajectory, new_curation
 from stepstream.topics.ids import DEFAULT_TENANT, derived_id
@@ -142,7 +142,7 @@ def main(settings: Settings, stop: Stop) -> None:
     """Run the job until `stop` is set."""
     metrics.READY.set(0)
     serve_metrics(settings.metrics)
-    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    wait_for_access(settings.kafka, NAME, lambda: bool(stop))
     codec = sealing_codec(settings, keep_arrays=True)
     reader = LogReader(settings.kafka, f"stepstream-{NAME}", lambda: bool(stop))
     producer = EventProducer(settings.kafka, codec, f"{NAME}/{VERSION}", linger_ms=0.0)

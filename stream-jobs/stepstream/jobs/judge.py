@@ -24,8 +24,8 @@ from stepstream.jobs.judging.next_state import digest
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import Decoder, RetryingCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.topics.access import wait_for_access
 from stepstream.topics.catalogue import GOVERNED_STEPS, JUDGE_CALIBRATIONS
-from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.table import Table
 
 _STEPS_OF_A_CALL = 2
@@ -66,7 +66,7 @@ def main(settings: Settings, stop: Stop) -> None:
     """
     if not settings.judge.url or not settings.judge.model:
         raise Fatal("no judge is configured: set STEPSTREAM_JUDGE_URL and STEPSTREAM_JUDGE_MODEL")
-    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    wait_for_access(settings.kafka, "judge", lambda: bool(stop))
     with ExitStack() as stack:
         codec = stack.enter_context(closing(sealing_codec(settings, keep_arrays=True)))
         policies = stack.enter_context(TablePolicies(settings))

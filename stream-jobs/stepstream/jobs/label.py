@@ -23,8 +23,8 @@ from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import RetryingCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
+from stepstream.topics.access import wait_for_access
 from stepstream.topics.catalogue import CLOSURES, CURATION, GOVERNED_FEEDBACK, GOVERNED_STEPS, LABELED_TRAJECTORIES
-from stepstream.topics.client import wait_for_kafka
 
 
 class Label:
@@ -73,7 +73,7 @@ class Label:
 
 def main(settings: Settings, stop: Stop) -> None:
     """Run the job until `stop`."""
-    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    wait_for_access(settings.kafka, "label", lambda: bool(stop))
     with ExitStack() as stack:
         policies = stack.enter_context(TablePolicies(settings))
         specs = stack.enter_context(TableSpecs(settings))

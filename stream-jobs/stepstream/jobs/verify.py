@@ -26,8 +26,8 @@ from stepstream.jobs.verifiers.pool import VerifierPool
 from stepstream.jobs.verifiers.sandbox.run import SandboxError
 from stepstream.jobs.verifiers.specification import Verification, load
 from stepstream.jobs.verifiers.unit_tests import UnitTests
+from stepstream.topics.access import wait_for_access
 from stepstream.topics.catalogue import CLOSURES, GOVERNED_FEEDBACK, GOVERNED_STEPS, JUDGE_CALIBRATIONS
-from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.table import Table
 
 _BATCH = 50
@@ -85,7 +85,7 @@ def main(settings: Settings, stop: Stop) -> None:
                 verification.verifier.try_sandbox()
             except SandboxError as error:
                 raise Fatal(f"verification '{verification.config.name}': {error}") from None
-    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    wait_for_access(settings.kafka, "verify", lambda: bool(stop))
     with ExitStack() as stack:
         codec = sealing_codec(settings, keep_arrays=True)
         stack.callback(codec.close)

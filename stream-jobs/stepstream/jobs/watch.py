@@ -16,8 +16,8 @@ from stepstream.core.process import Stop, run, serve_metrics
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.statistics.watching import RAISED, Watcher
+from stepstream.topics.access import wait_for_access
 from stepstream.topics.catalogue import ALARMS, COMPONENT_STATS
-from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
@@ -40,7 +40,7 @@ def main(settings: Settings, stop: Stop) -> None:
     """Run the job until `stop`."""
     metrics.READY.set(0)
     serve_metrics(settings.metrics)
-    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    wait_for_access(settings.kafka, NAME, lambda: bool(stop))
     codec = sealing_codec(settings)
     producer = EventProducer(settings.kafka, codec, f"{NAME}/{VERSION}", linger_ms=0.0)
     watcher = Watcher(settings.alarms, JOB)

@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from stepstream.config import KafkaSettings
+from stepstream.topics.access import denial
 from stepstream.topics.codec import Codec
 from stepstream.topics.producer import DeliveryFailed, EventProducer
 
@@ -30,7 +31,7 @@ class ExclusiveProducer(EventProducer):
         self, kafka: KafkaSettings, codec: Codec, source: str, transactional_id: str, cancelled: Callable[[], bool]
     ) -> None:
         """Connect lazily. Waits end once `cancelled` returns True."""
-        self._transactional_id, self._cancelled = transactional_id, cancelled
+        self._kafka, self._transactional_id, self._cancelled = kafka, transactional_id, cancelled
         self._is_open = False
         super().__init__(
             kafka,
@@ -50,12 +51,15 @@ class ExclusiveProducer(EventProducer):
 
         Raises:
             DeliveryFailed: cancelled first.
+            AccessDenied: the user may not use the id.
         """
         fault = ""
         while not self._cancelled():
             try:
                 return self._producer.init_transactions(_ATTEMPT_S)
             except KafkaException as error:
+                if refusal := denial(error.args[0], self._kafka, self._kafka.prefix + self._transactional_id):
+                    raise refusal from error
                 # A broker that has just started answers NOT_COORDINATOR for a moment.
                 fault = error.args[0].str()
                 time.sleep(0.1)

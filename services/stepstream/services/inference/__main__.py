@@ -16,7 +16,7 @@ from stepstream.services.inference.forward import ChatForwarder
 from stepstream.services.inference.tool_parsers import TOOL_PARSERS, NoTools
 from stepstream.services.inference.worker import Worker
 from stepstream.services.listen import listen
-from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.access import wait_for_access
 
 _NO_LIMIT = 2**31 - 1
 """Length that no model reaches: the engine then applies the model's own."""
@@ -31,7 +31,7 @@ def main(settings: Settings, _stop: Stop) -> None:
             + ", or STEPSTREAM_INFERENCE_ENGINE to vllm, which has more"
         )
     with listen(settings.inference.host, settings.inference.port, "inference") as listener:
-        wait_for_kafka(settings.kafka)
+        wait_for_access(settings.kafka, "inference")
         uvloop.run(_serve(settings, listener))
 
 

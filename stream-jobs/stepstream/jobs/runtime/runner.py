@@ -25,7 +25,7 @@ from stepstream.jobs.runtime.processor import consumer_group
 from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.runtime.transaction import Refused
 from stepstream.jobs.runtime.transport import Transport
-from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.access import wait_for_access
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def run_job(
     metrics.READY.set(0)
     serve_metrics(settings.metrics, metrics.readiness_fault)
     quiet_libraries()
-    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    wait_for_access(settings.kafka, name, lambda: bool(stop))
     if stop:
         return
 

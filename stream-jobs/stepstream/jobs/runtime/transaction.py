@@ -18,6 +18,7 @@ from stepstream.jobs.runtime.fetch import GroupMember
 from stepstream.jobs.runtime.outputs import Output
 from stepstream.jobs.runtime.record import TopicPartition
 from stepstream.jobs.runtime.retry import Cancelled, retry_while
+from stepstream.topics.access import denial
 from stepstream.topics.client import client_config, consumer
 from stepstream.topics.codec import Codec
 from stepstream.topics.producer import DeliveryFailed, EventProducer
@@ -255,7 +256,7 @@ class TransactionalPublisher:
 
         Raises:
             Cancelled: the work was cancelled, and then `grace_s` seconds passed.
-            Fatal: this producer is fenced.
+            Fatal: this producer is fenced, or its user may not use its id.
             KafkaException: the transaction must be aborted.
         """
         gives_up_s: float | None = None
@@ -266,6 +267,8 @@ class TransactionalPublisher:
                 return
             except KafkaException as error:
                 fault: KafkaError = error.args[0]
+                if refusal := denial(fault, self._settings.kafka, self._settings.kafka.prefix + self._id):
+                    raise refusal from error
                 if fault.fatal():
                     raise self._fatal(fault) from error
                 if fault.txn_requires_abort() or not _is_retriable(error):
