@@ -66,7 +66,7 @@ def validate(manifest: Manifest) -> None:
 @cache
 def custom_schemas() -> dict[tuple[str, str], Any]:
     """Return the schemas of custom resources by API version and kind."""
-    kinds = {"kafkatopic": "KafkaTopic", "scaledobject": "ScaledObject"}
+    kinds = {"kafkatopic": "KafkaTopic", "kafkauser": "KafkaUser", "scaledobject": "ScaledObject"}
     read = {kind: json.loads((CUSTOM / f"{file}.json").read_text()) for file, kind in kinds.items()}
     return {(entry["apiVersion"], kind): without_unknown(entry["schema"]) for kind, entry in read.items()}
 

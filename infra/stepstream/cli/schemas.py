@@ -31,7 +31,7 @@ def docs() -> None:
 
 @schemas.command()
 def generate() -> None:
-    """Write the Python events, docs/protocol.md, docs/settings.md and the chart's topics; works only in a checkout."""
+    """Write the Python events, docs/protocol.md, docs/settings.md and the chart's files; works only in a checkout."""
     from stepstream.config.reference import settings_page
     from stepstream.topics import codegen
 
@@ -44,6 +44,7 @@ def generate() -> None:
         (checkout / "docs" / "protocol.md", codegen.protocol_page()),
         (checkout / "docs" / "settings.md", settings_page()),
         (checkout / "infra" / "deploy" / "chart" / "topics.json", codegen.chart_topics()),
+        (checkout / "infra" / "deploy" / "chart" / "users.json", codegen.chart_users()),
     ):
         path.write_text(text, encoding="utf-8")
         click.echo(f"wrote {path.relative_to(checkout)}")

@@ -17,8 +17,9 @@ from stepstream.embedded.processes import Process, stack_parts
 from stepstream.jobs.govern import Govern
 from stepstream.jobs.label import Label
 from stepstream.jobs.sink import TOPICS as STORED
+from stepstream.topics.acl_formats import strimzi_users
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES, TOPICS
-from stepstream.topics.codegen import chart_topics
+from stepstream.topics.codegen import chart_topics, chart_users
 
 PROCESSES = {part.name: part for part in stack_parts(resolve_addresses(Settings())) if isinstance(part, Process)}
 EMBEDDED = {"broker", "store", "fleet"}
@@ -221,6 +222,30 @@ def test_strimzi_gets_the_topics_of_the_catalogue(tmp_path: Path) -> None:
     assert (scaled["topic"], scaled["consumerGroup"]) == ("blue.steps", "blue.stepstream-govern")
 
 
-def test_the_charts_topics_are_generated() -> None:
+def test_each_process_connects_as_a_user_with_the_rights_of_its_program(tmp_path: Path) -> None:
+    secured = {"settings": {"kafka": {"prefix": "blue."}}, "strimzi": {"cluster": "kafka", "users": True}}
+    optional = {"processes": {name: {"enabled": True} for name in ("curate", "inspect", "judge", "verify")}}
+    manifests = render(merged(merged(profile("large"), secured), optional))
+    settings = settings_of(manifests, tmp_path)
+    made = {m["metadata"]["name"]: m for m in manifests if m["kind"] == "KafkaUser"}
+    assert list(made.values()) == strimzi_users(settings, "kafka", "scram-sha-512")
+    for manifest in made.values():
+        validate(manifest)
+    for _, container in containers(manifests):
+        variables = {entry["name"]: entry for entry in container["env"]}
+        user = variables[variable("kafka", "sasl_username")]["value"]
+        program = {"worker": "inference", "store-writer": "store", "apply": "operator"}.get(container["name"])
+        assert user == f"blue.stepstream-{program or container['name']}"
+        assert user in made
+        secret = variables[variable("kafka", "sasl_password")]["valueFrom"]["secretKeyRef"]
+        assert secret == {"name": user, "key": "password"}
+        assert variables[variable("kafka", "ssl_ca_location")]["value"] == "/etc/kafka-ca/ca.crt"
+        assert "/etc/kafka-ca" in [mount["mountPath"] for mount in container["volumeMounts"]]
+        names = {name for name in variables if name.startswith("STEPSTREAM_")}
+        assert unknown_variables(dict.fromkeys(names, "")) == []
+
+
+def test_the_charts_files_are_generated() -> None:
+    assert (CHART / "users.json").read_text() == chart_users(), "run `stepstream schemas generate`"
     assert (CHART / "topics.json").read_text() == chart_topics(), "run `stepstream schemas generate`"
     assert [topic["name"] for topic in json.loads(chart_topics())] == list(TOPICS)

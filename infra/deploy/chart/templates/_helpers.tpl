@@ -44,3 +44,29 @@ envFrom:
   - secretRef: {name: {{ . }}}
 {{- end }}
 {{- end }}
+
+{{/* Account of the Kafka user of a program, and its Secret, which Strimzi makes. */}}
+{{- define "stepstream.kafkaUser" -}}
+{{- if .root.Values.strimzi.users }}
+{{- $user := printf "%sstepstream-%s" (.root.Values.settings.kafka.prefix | default "") .user }}
+- {name: STEPSTREAM_KAFKA_SECURITY_PROTOCOL, value: SASL_SSL}
+- {name: STEPSTREAM_KAFKA_SASL_MECHANISM, value: SCRAM-SHA-512}
+- {name: STEPSTREAM_KAFKA_SASL_USERNAME, value: {{ $user }}}
+- name: STEPSTREAM_KAFKA_SASL_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ $user }}, key: password}}
+- {name: STEPSTREAM_KAFKA_SSL_CA_LOCATION, value: /etc/kafka-ca/ca.crt}
+{{- end }}
+{{- end }}
+
+{{- define "stepstream.kafkaMount" -}}
+{{- if .Values.strimzi.users }}
+- {name: kafka-ca, mountPath: /etc/kafka-ca, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "stepstream.kafkaVolume" -}}
+{{- if .Values.strimzi.users }}
+- name: kafka-ca
+  secret: {secretName: {{ .Values.strimzi.cluster }}-cluster-ca-cert}
+{{- end }}
+{{- end }}
