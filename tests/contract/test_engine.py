@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,7 @@ import pytest_asyncio
 import torch
 from engine_models import TransformersModel, trained_version
 from labelled_records import tiny_model
-from reference_sampling import response_logprobs
+from reference_sampling import reference_logprobs, response_logprobs
 from required_tools import require_package
 from safetensors.torch import load_file, save_file
 from waiting import TIMEOUT_S
@@ -27,10 +28,12 @@ from stepstream.services.inference.engine import (
     BadPromptError,
     CheckpointRefusedError,
     Engine,
+    SamplingMask,
     SamplingParams,
     TokenChunk,
     VersionSpan,
 )
+from stepstream.services.inference.sampling import Context
 from stepstream.services.inference.stop_strings import StopStrings
 from stepstream.services.inference.torch_engine import TorchEngine
 from stepstream.services.inference.vllm_engine import VllmEngine
@@ -194,15 +197,31 @@ async def test_top_p_keeps_the_nucleus_and_renormalises(served: Served) -> None:
     ids=lambda fields: "+".join(fields),
 )
 async def test_logprobs_at_temperature_0_7_with_each_kind_of_truncation(served: Served, fields: dict[str, Any]) -> None:
+    """And the masks: the ids that were left, none for a token with more than were asked for."""
     await served.load(0)
-    params = SamplingParams(max_tokens=16, temperature=0.7, **fields)
+    params = SamplingParams(max_tokens=16, temperature=0.7, mask_ids=20, **fields)
     tested = prompts(6)
+    requests = [{"stream": number % 2 == 1, "mask_ids": 20, **fields} for number in range(len(tested))]
     replies = await asyncio.gather(
-        *(complete(served.engine, prompt, max_tokens=16, temperature=0.7, **fields) for prompt in tested)
+        *(
+            complete(served.engine, prompt, max_tokens=16, temperature=0.7, **request)
+            for prompt, request in zip(tested, requests, strict=True)
+        )
     )
-    for prompt, (tokens, logprobs, _) in zip(tested, replies, strict=True):
-        expected = response_logprobs(served.references[0].logits(prompt, tokens), prompt, tokens, params)
+    for prompt, (tokens, logprobs, last) in zip(tested, replies, strict=True):
+        logits = served.references[0].logits(prompt, tokens)
+        expected = response_logprobs(logits, prompt, tokens, params)
         assert expected == pytest.approx(logprobs, abs=TOLERANCE)
+        assert last.mask == expected_mask(logits, prompt, tokens, params)
+
+
+def expected_mask(logits: Any, prompt: list[int], tokens: list[int], params: SamplingParams) -> SamplingMask:
+    mask = SamplingMask([], [])
+    for at in range(len(tokens)):
+        left = reference_logprobs(logits[at : at + 1], params, Context(prompt, tokens[:at]))
+        ids = [token for token, logprob in enumerate(left) if math.isfinite(logprob)]
+        mask.append(ids if params.truncates and len(ids) <= params.mask_ids else ())
+    return mask
 
 
 async def test_a_bias_of_an_unknown_token_is_refused(served: Served) -> None:

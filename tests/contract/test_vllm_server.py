@@ -158,6 +158,34 @@ async def test_logprobs_are_of_the_distribution_that_was_sampled(served: Served,
         assert sum(answer.logprobs) > sum(exact) + 1
 
 
+@pytest.mark.parametrize("most", [8, 1024])
+@pytest.mark.parametrize("fields", [{"top_k": 3}, {"top_p": 0.6}, {"structured_outputs": {"choice": ["ab", "cd"]}}])
+async def test_the_sampling_mask_has_the_ids_that_were_left(served: Served, fields: dict[str, Any], most: int) -> None:
+    await served.load(0)
+    request = {"temperature": 0.7, "seed": 5, "stepstream_sampling_mask": most, **fields}
+    whole, streamed = await served.ask(**request), await served.stream(**request)
+    assert streamed.sampling_mask == whole.sampling_mask
+    counts, ids = whole.sampling_mask["counts"], whole.sampling_mask["token_ids"]
+    assert len(counts) == len(whole.token_ids)
+    assert sum(counts) == len(ids)
+    assert max(counts) <= most
+    assert any(counts)
+    assert "top_k" not in fields or set(counts) == {3}
+    assert whole.logprobs is not None
+    at = 0
+    for index, (token, count) in enumerate(zip(whole.token_ids, counts, strict=True)):
+        kept, at = ids[at : at + count], at + count
+        if count:
+            before = whole.prompt_token_ids + whole.token_ids[:index]
+            shares = [served.references[0].logprobs(before, [each], 0.7)[0] for each in kept]
+            own = shares[kept.index(token)] - torch.tensor(shares).logsumexp(0).item()
+            assert own == pytest.approx(whole.logprobs[index], abs=TOLERANCE)
+    openai = await served.ask(**request, plain_logprobs=False)  # the caller reads logprobs itself
+    assert (openai.sampling_mask, openai.token_ids) == (whole.sampling_mask, whole.token_ids)
+    status, reply = await served.post(stepstream_sampling_mask=-1)
+    assert (status, reply["error"]["param"]) == (400, "stepstream_sampling_mask")
+
+
 async def test_a_seed_gives_the_same_tokens_when_a_prompt_is_computed_in_parts(served: Served) -> None:
     await served.load(0)
     fields: dict[str, Any] = {"temperature": 1, "seed": 5, "messages": [{"role": "user", "content": "q:" + "a+c" * 90}]}

@@ -58,7 +58,7 @@ def workers(settings: list[Settings], tmp_path: Path) -> Iterator[list[ServicePr
 @pytest.fixture
 def http(settings: list[Settings], workers: list[ServiceProcess], tmp_path: Path) -> Iterator[httpx.Client]:
     """A client of a gateway that has found both workers."""
-    routed = gateway_settings(settings[0], ScriptedUpstream(), find_workers=True)
+    routed = gateway_settings(settings[0], ScriptedUpstream(), find_workers=True, sampling_mask_ids=64)
     with gateway_process(routed, tmp_path / "gateway.log") as process:
         url = f"http://127.0.0.1:{process.settings.gateway.port}"
         with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
@@ -76,10 +76,11 @@ def converse(client: httpx.Client, name: str, turns: int) -> list[dict[str, Any]
     messages: list[dict[str, Any]] = []
     for _ in range(turns):
         messages.append({"role": "user", "content": "q:a+c"})
-        body = {"model": MODEL, "messages": messages, "max_tokens": 6, "temperature": 1.0}
+        body = {"model": MODEL, "messages": messages, "max_tokens": 6, "temperature": 1.0, "top_k": 5}
         reply = client.post("/v1/chat/completions", json=body, headers={"x-stepstream-trajectory": name})
         assert reply.status_code == 200, reply.text
         assert "stepstream_" not in reply.text
+        assert "sampling_mask" not in reply.text
         messages.append(reply.json()["choices"][0]["message"])
     return messages
 
@@ -99,6 +100,10 @@ def test_prefixes_are_continued_and_tracks_and_failures_are_followed(
     for step in steps:
         assert step["prompt_shared_tokens"] == prompts  # all tokens before, so all steps make one sequence
         prompts += len(step["prompt_token_ids"]) + len(step["response_token_ids"])
+        mask, response = step["sampling_mask"], list(step["response_token_ids"])
+        assert list(mask["counts"]) == [5] * len(response)
+        ids = list(mask["token_ids"])
+        assert all(token in ids[5 * at : 5 * at + 5] for at, token in enumerate(response))
 
     # All new trajectories of a full canary are answered by its version, and known ones keep theirs.
     stepstream(settings[0], "models", "canary", f"{MODEL}@2", "--share", "1.0", "--wait", "20")

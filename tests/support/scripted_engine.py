@@ -9,7 +9,7 @@ import orjson
 
 from stepstream.services.inference.app import App
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
-from stepstream.services.inference.engine import Engine, SamplingParams, TokenChunk, VersionSpan
+from stepstream.services.inference.engine import Engine, SamplingMask, SamplingParams, TokenChunk, VersionSpan
 from stepstream.services.inference.tool_parsers import CallLine
 from stepstream.services.inference.worker import Worker
 
@@ -51,12 +51,13 @@ class ScriptedEngine(Engine):
         half = len(response) // 2
         spans = [VersionSpan(3, 0, half), VersionSpan(4, half, len(response))]
         reason: Any = "stop" if response[-1] == EOS or end <= NEVER else "length"
+        mask = SamplingMask([1] * len(response), [*response]) if params.mask_ids else None
         if params.stream:
             for token in response[:-1]:
                 yield TokenChunk([token], [-0.5])
-            yield TokenChunk(response[-1:], [-0.5], reason, spans)
+            yield TokenChunk(response[-1:], [-0.5], reason, spans, mask)
         else:
-            yield TokenChunk(response, [-0.5] * len(response), reason, spans)
+            yield TokenChunk(response, [-0.5] * len(response), reason, spans, mask)
 
     async def close(self) -> None:
         raise NotImplementedError

@@ -86,6 +86,15 @@ class GatewaySettings(Section):
         "Rule for calls to workers that may be trained on and restrict sampling. `mark` records the restriction. "
         "`force` removes top-p, top-k, min-p and penalties from the call. `reject` answers 400.",
     )
+    sampling_mask_ids: int = setting(
+        0,
+        "Largest number of vocabulary ids that workers return for a token of a call that may be trained on and uses "
+        "top-p, top-k, min-p or a grammar: with them the learner trains on the token. Tokens with more are not trained "
+        "on. 0: none are requested.",
+        unit="ids",
+        ge=0,
+        le=1024,
+    )
     context_cache: int = setting(
         20_000,
         "Trajectories in the context cache. The gateway stores only the new part of their prompts.",

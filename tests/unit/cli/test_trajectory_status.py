@@ -10,6 +10,7 @@ from stepstream.cli.trajectory_status import Facts, exclusion_reason, status_of
 from stepstream.config import LearnerSettings, Settings
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.data.drop_reasons import REASONS, REMEDIES
+from stepstream.topics.events import new_sampling_mask
 
 
 def label(**fields: Any) -> Any:
@@ -42,6 +43,35 @@ def test_the_reason_from_a_label_agrees_with_the_learner(fields: dict[str, Any],
     record = label(**fields)
     assert exclusion_reason(record, LearnerSettings(preset="tiny")) == reason
     assert attempt_of(record, (0, 0), LIMITS).untrainable == reason
+
+
+@pytest.mark.parametrize(
+    ("kept", "reason", "words"),
+    [
+        (None, "truncated_sampling", "no sampling mask tells which tokens were left"),
+        (0, "", "trained on by"),
+        (1, "sampling_mask", "it lacks a token that was sampled"),
+    ],
+    ids=["without a mask", "with its mask", "with another response's mask"],
+)
+def test_truncated_tokens_are_explained_by_their_mask(kept: int | None, reason: str, words: str) -> None:
+    record = label()
+    for sequence in record["sequences"]:
+        ids = [
+            (sequence["token_ids"][at] + (kept or 0)) % LIMITS.vocabulary
+            for span in sequence["spans"]
+            for at in range(span["start"], span["end"])
+        ]
+        sequence["spans"] = [span | {"restriction": "truncated"} for span in sequence["spans"]]
+        if kept is not None:
+            sequence["sampling_mask"] = new_sampling_mask(counts=[1] * len(ids), token_ids=ids)
+    made = attempt_of(record, (0, 0), LIMITS)
+    assert made.untrainable == reason
+    outcome = {"outcome": "dropped", "update": None} if reason else {"outcome": "trained"}
+    facts = Facts(steps={"count": 1}, label=record, decisions=[training_decision(reason=made.untrainable, **outcome)])
+    status = status_of(facts, Settings().label, Settings().learner)
+    assert words in status.why
+    assert ("gateway.sampling_mask_ids" in status.would_change_it) == (reason == "truncated_sampling")
 
 
 @pytest.mark.parametrize(("objective", "reasons"), [("dpo", ["", "no_group", ""]), ("sft", ["", "", ""])])

@@ -220,6 +220,31 @@ def test_uncertain_tokens_are_left_out(fields: dict[str, Any]) -> None:
     check_step(step)  # `govern` accepts it
 
 
+@pytest.mark.parametrize(
+    ("mask", "fits"),
+    [
+        ({"counts": [2, 0], "token_ids": [1, 2]}, True),
+        ({"counts": [2, 1], "token_ids": [1, 2, 3]}, True),
+        ({"counts": [2, 1], "token_ids": [1, 2, 4]}, False),
+        ({"counts": [2], "token_ids": [1, 2]}, False),
+        ({"counts": [2, 1], "token_ids": [1, 2]}, False),
+        ({"counts": [3, -1], "token_ids": [1, 2]}, False),
+        ({"counts": [2, 0], "token_ids": [-1, 2]}, False),
+        ({"counts": [2, 0], "token_ids": [2, 2**31]}, False),
+        ({"counts": [0, 0], "token_ids": []}, False),
+        ({"counts": 2}, False),
+        ([[1, 2], [3]], False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_a_sampling_mask_is_recorded_if_it_fits_the_tokens(mask: Any, fits: bool) -> None:
+    step = record(new_cache(), [], answer_with([1], [2, 3], sampling_mask=mask), identity_of())
+    assert step["fidelity"] == "token"
+    assert step["sampling_mask"] == (mask if fits else None)
+    check_step(step)  # `govern` accepts it
+
+
 def test_a_response_may_have_spans_of_several_versions() -> None:
     versions = [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 1, "end": 3}]
     step = record(new_cache(), [], answer_with([1], [2, 3, 4], weight_versions=versions), identity_of())

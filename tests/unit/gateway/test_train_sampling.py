@@ -29,11 +29,18 @@ TRUNCATED = {"model": "m", "temperature": 0.7, "top_p": 0.5, "top_k": 3, "min_p"
 
 
 QUESTION = {"max_tokens": 9, "messages": [{"role": "user", "content": "q"}]}
+MASK = {"counts": [2], "token_ids": [2, 5]}
+TOKENS: dict[str, Any] = {
+    "token_ids": [2],
+    "logprobs": {"values": [-0.5]},
+    "weight_versions": [{"version": 3, "start": 0, "end": 1}],
+    "sampling_mask": MASK,
+}
 REPLY = {
     "id": "i",
     "model": "m",
     "prompt_token_ids": [1],
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}],
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"} | TOKENS],
 }
 
 
@@ -67,9 +74,12 @@ class Worker:
         self.steps += [event.record for event in events]
 
 
-def call(rule: str, request: dict[str, Any], protocol: Any = CHAT, *headers: tuple[bytes, bytes]) -> Worker:
+def call(
+    rule: str, request: dict[str, Any], protocol: Any = CHAT, *headers: tuple[bytes, bytes], mask_ids: int = 0
+) -> Worker:
     worker = Worker()
-    settings = load({"STEPSTREAM_GATEWAY_TRAIN_SAMPLING": rule}).gateway
+    variables = {"STEPSTREAM_GATEWAY_TRAIN_SAMPLING": rule, "STEPSTREAM_GATEWAY_SAMPLING_MASK_IDS": str(mask_ids)}
+    settings = load(variables).gateway
     stub: Any = worker
 
     async def receive() -> dict[str, Any]:
@@ -94,6 +104,29 @@ def test_mark_sends_the_call_as_it_came_and_records_it() -> None:
     worker = call("mark", TRUNCATED)
     assert TRUNCATED.items() <= worker.received[0].items()
     assert (worker.steps[0]["sampling"]["top_k"], worker.steps[0]["sampling"]["min_p"]) == (3, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "headers", "asked"),
+    [
+        ({"top_p": 0.5}, [], True),
+        ({"response_format": {"type": "json_object"}}, [], True),
+        ({}, [], False),
+        ({"top_p": 0.5, "presence_penalty": 1}, [], False),
+        ({"temperature": 0, "top_p": 0.5}, [], False),
+        ({"top_p": 0.5}, [(b"x-stepstream-split", b"eval")], False),
+    ],
+    ids=str,
+)
+def test_masks_are_requested_where_they_make_tokens_trainable(
+    request_: dict[str, Any], headers: Any, asked: bool
+) -> None:
+    worker = call("mark", request_, CHAT, *headers, mask_ids=64)
+    assert worker.received[0].get("stepstream_sampling_mask") == (64 if asked else None)
+    assert worker.steps[0]["sampling_mask"] == MASK
+    [answer] = [orjson.loads(message["body"]) for message in worker.sent if message.get("body")]
+    assert "sampling_mask" not in answer["choices"][0]
+    assert "stepstream_sampling_mask" not in call("mark", request_, CHAT, *headers).received[0]
 
 
 @pytest.mark.parametrize("protocol", [CHAT, ANTHROPIC], ids=lambda protocol: protocol.name)

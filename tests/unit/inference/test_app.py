@@ -38,6 +38,7 @@ async def test_a_reply_has_tokens_logprobs_and_versions(served: Served) -> None:
     assert reply["prompt_token_ids"] == prompt
     assert params == SamplingParams(9, 0.7, 0.5, seed=5, stream=False)
     assert reply["usage"]["total_tokens"] == len(prompt) + len(tokens)
+    assert "sampling_mask" not in choice
     _, plain = await served.chat(plain_logprobs=True)
     assert plain["choices"][0]["logprobs"] == {"values": [-0.5] * len(tokens)}
 
@@ -112,8 +113,8 @@ async def test_a_stream_adds_up_to_the_complete_reply(served: Served, text: str,
     if not text and not ended:
         return
     tokens = served.script(text, ended=ended)
-    _, reply = await served.chat()
-    events = await served.stream(stream_options={"include_usage": True})
+    _, reply = await served.chat(stepstream_sampling_mask=5)
+    events = await served.stream(stream_options={"include_usage": True}, stepstream_sampling_mask=5)
     *chunks, last = events
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     message = reply["choices"][0]["message"]
@@ -125,6 +126,8 @@ async def test_a_stream_adds_up_to_the_complete_reply(served: Served, text: str,
     assert sum(len(choice["logprobs"]["content"]) for choice in choices) == len(tokens)
     assert choices[-1]["finish_reason"] == reply["choices"][0]["finish_reason"]
     assert choices[-1]["weight_versions"] == reply["choices"][0]["weight_versions"]
+    assert reply["choices"][0]["sampling_mask"] == {"counts": [1] * len(tokens), "token_ids": tokens}
+    assert choices[-1]["sampling_mask"] == reply["choices"][0]["sampling_mask"]
     assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
     assert chunks[0]["prompt_token_ids"] == reply["prompt_token_ids"]
     assert last["usage"] == reply["usage"]

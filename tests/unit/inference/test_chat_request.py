@@ -60,6 +60,7 @@ async def served(tokenizer: ChatTokenizer) -> Served:
         ({"chat_template_kwargs": ["x"]}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"stepstream_started_at_us": -1}, "stepstream_started_at_us"),
+        ({"stepstream_sampling_mask": 1025}, "stepstream_sampling_mask"),
         ({"stepstream_prefix": {"token_ids": [], "messages": 1}}, "stepstream_prefix"),
         ({"model": 7}, "model"),
         ({"stream_options": "all"}, "stream_options"),

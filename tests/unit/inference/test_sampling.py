@@ -26,6 +26,7 @@ PARAMS = st.builds(
     frequency_penalty=st.sampled_from([0.0, 0.5]),
     repetition_penalty=st.sampled_from([1.0, 1.3]),
     logit_bias=st.sampled_from([(), ((0, 2.0), (3, -100.0))]),
+    mask_ids=st.sampled_from([0, 2, 5]),
 )
 CONTEXT = st.builds(
     Context, st.lists(st.integers(0, 4), max_size=4).map(tuple), st.lists(st.integers(0, 4), max_size=4).map(tuple)
@@ -43,9 +44,9 @@ def test_a_row_does_not_depend_on_the_others(
     logits: list[list[float]], params: list[SamplingParams], uniforms: list[float], contexts: list[Context]
 ) -> None:
     rows = len(logits)
-    tokens, logprobs = sample(torch.tensor(logits), params[:rows], uniforms[:rows], contexts[:rows])
+    tokens, logprobs, _ = sample(torch.tensor(logits), params[:rows], uniforms[:rows], contexts[:rows])
     for row in range(rows):
-        [token], [logprob] = sample(torch.tensor([logits[row]]), [params[row]], [uniforms[row]], [contexts[row]])
+        [token], [logprob], _ = sample(torch.tensor([logits[row]]), [params[row]], [uniforms[row]], [contexts[row]])
         assert token == tokens[row]
         assert logprob == pytest.approx(logprobs[row], abs=1e-6)
 
@@ -54,7 +55,7 @@ def test_a_row_does_not_depend_on_the_others(
 def test_the_logprob_is_under_the_sampled_distribution(
     logits: list[list[float]], params: SamplingParams, uniform: float, context: Context
 ) -> None:
-    [token], [logprob] = sample(torch.tensor(logits[:1]), [params], [uniform], [context])
+    [token], [logprob], [mask] = sample(torch.tensor(logits[:1]), [params], [uniform], [context])
     allowed = reference_logprobs(torch.tensor(logits[:1]), params, context)
     assert math.isfinite(logprob)
     if not params.temperature:
@@ -66,6 +67,9 @@ def test_the_logprob_is_under_the_sampled_distribution(
         assert any(value == pytest.approx(logprob, abs=1e-5) for value in allowed if math.isfinite(value))
     if has_no_ties:
         assert allowed[token] == pytest.approx(logprob, abs=1e-5)
+        left = [token for token, value in enumerate(allowed) if math.isfinite(value)]
+        assert list(mask) == (left if params.truncates and len(left) <= params.mask_ids else [])
+    assert not mask or token in mask
 
 
 def test_inversion_gives_each_token_its_share() -> None:

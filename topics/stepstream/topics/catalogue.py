@@ -119,6 +119,7 @@ _PERSONAL_IN_STEP = (
     "policy_spans",
     "error",
     "tool_definitions",
+    "sampling_mask",
 )
 _PERSONAL_IN_FEEDBACK = ("user", "category", "comment", "demonstration")
 _PERSONAL_IN_TRAJECTORY = ("user", "sequences", "signature", "conversations", "other_users")

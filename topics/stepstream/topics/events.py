@@ -1377,7 +1377,7 @@ class SequenceSpan(TypedDict):
     temperature: float
     """Softmax temperature at which the tokens were sampled; the learner divides its logits by it. 0: greedy."""
     restriction: str
-    """Reason why ratios of probabilities are undefined for these tokens: `greedy`, `truncated` (top-p, top-k, min-p), `penalised`, `biased` or `grammar`; empty: none, they were sampled from the whole softmax."""
+    """Reason why ratios of probabilities are undefined for these tokens: `greedy`, `truncated` (top-p, top-k, min-p), `penalised`, `biased` or `grammar`; empty: none, they were sampled from the whole softmax. With a sampling mask, ratios of `truncated` and `grammar` tokens are defined."""
 
 
 def new_sequence_span(
@@ -1402,6 +1402,27 @@ def new_sequence_span(
     }
 
 
+class SamplingMask(TypedDict):
+    """Vocabulary ids that each of some sampled tokens was drawn from, after top-p, top-k, min-p or a grammar."""
+
+    counts: list[int]
+    """Number of ids of each token, in order; 0: not recorded."""
+    token_ids: list[int]
+    """Ids of all tokens, concatenated; those of one token rise and include it."""
+
+
+def new_sampling_mask(
+    *,
+    counts: list[int] | None = None,
+    token_ids: list[int] | None = None,
+) -> SamplingMask:
+    """Return a SamplingMask with the schema's defaults."""
+    return {
+        "counts": counts if counts is not None else [],
+        "token_ids": token_ids if token_ids is not None else [],
+    }
+
+
 class TrainingSequence(TypedDict):
     """Tokens of one forward pass: as many steps as share one growing context. The loss mask is 1 in the spans and 0 elsewhere."""
 
@@ -1411,6 +1432,8 @@ class TrainingSequence(TypedDict):
     """Trainable sampled tokens, in order, without overlaps."""
     logprobs: list[float]
     """Behaviour log-probabilities of the tokens in the spans, concatenated."""
+    sampling_mask: SamplingMask | None
+    """Vocabulary ids that each token in the spans was drawn from, concatenated as `logprobs`; null: none are recorded."""
 
 
 def new_training_sequence(
@@ -1418,12 +1441,14 @@ def new_training_sequence(
     token_ids: list[int] | None = None,
     spans: list[SequenceSpan] | None = None,
     logprobs: list[float] | None = None,
+    sampling_mask: SamplingMask | None = None,
 ) -> TrainingSequence:
     """Return a TrainingSequence with the schema's defaults."""
     return {
         "token_ids": token_ids if token_ids is not None else [],
         "spans": spans if spans is not None else [],
         "logprobs": logprobs if logprobs is not None else [],
+        "sampling_mask": sampling_mask,
     }
 
 
@@ -2078,6 +2103,8 @@ class Step(TypedDict):
     """True for each response token that may be trained on; empty: all of them."""
     policy_spans: list[PolicySpan]
     """Policy versions of the response tokens, in order, without gaps."""
+    sampling_mask: SamplingMask | None
+    """Vocabulary ids that each response token was drawn from, where its sampling was restricted; null: not recorded."""
     sampling: Sampling
     """Sampling parameters of the response."""
     finish_reason: str
@@ -2138,6 +2165,7 @@ def new_step(
     response_logprobs: list[float] | None = None,
     loss_mask: list[bool] | None = None,
     policy_spans: list[PolicySpan] | None = None,
+    sampling_mask: SamplingMask | None = None,
     finish_reason: str = "",
     end: TrajectoryEnd = "open",
     error: str | None = None,
@@ -2183,6 +2211,7 @@ def new_step(
         "response_logprobs": response_logprobs if response_logprobs is not None else [],
         "loss_mask": loss_mask if loss_mask is not None else [],
         "policy_spans": policy_spans if policy_spans is not None else [],
+        "sampling_mask": sampling_mask,
         "sampling": sampling,
         "finish_reason": finish_reason,
         "end": end,

@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.advantages.from_record import step_positions, trajectory_of
+from stepstream.learner.data.kept_ids import KeptIds
+from stepstream.learner.data.restrictions import REASONS, TRAINABLE, first_reason, token_reasons
 from stepstream.learner.data.reward_shaping import apply_shaping
 from stepstream.learner.data.sequences import UNVERSIONED, Invalid, Limits, ResponseSpan, TokenSequence, is_sampled
-from stepstream.topics.sampling_restrictions import LEAST_TEMPERATURE, RESTRICTIONS
+from stepstream.topics.sampling_restrictions import LEAST_TEMPERATURE, MASKED
 
 LogPosition = tuple[int, int]
 """Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
@@ -85,8 +87,8 @@ def attempt_of(record: Mapping[str, Any], position: LogPosition, limits: Limits)
         raise Invalid(f"a reward is not a number, or its absolute value exceeds {_MAX_REWARD:g}")
     shaped = apply_shaping(record, limits.discounting)
     untrainable = _exclusion(record, limits) or ("shaping_discount" if shaped is None else "")
-    sequences = () if untrainable else _sequences(record, limits)
-    restricted = _restrictions(record) if limits.requirements.sampled and not untrainable else {}
+    restricted: Counter[str] = Counter()
+    sequences = () if untrainable else _sequences(record, limits, restricted)
     if not untrainable and not sequences:
         untrainable = _reason_without_tokens(record, restricted)
     elif any(tokens.ids.size > limits.max_length for tokens in sequences):
@@ -160,22 +162,9 @@ def _accepts_any_model(record: Mapping[str, Any], limits: Limits) -> bool:
     return not limits.requirements.sampled and not is_sampled(record) and record["version_min"] is None
 
 
-def _restrictions(record: Mapping[str, Any]) -> Counter[str]:
-    """Return the number of sampled tokens by restriction of their sampling, without those that have none."""
-    tokens: Counter[str] = Counter()
-    for sequence in record["sequences"]:
-        for span in sequence["spans"]:
-            if span["restriction"]:
-                tokens[span["restriction"]] += span["end"] - span["start"]
-    return tokens
-
-
 def _reason_without_tokens(record: Mapping[str, Any], restricted: Collection[str]) -> str:
     """Return the reason for excluding a record none of whose tokens are trained on."""
-    if not restricted:
-        return "no_trained_tokens" if is_sampled(record) else "conversation_form"
-    known = [restriction for restriction in RESTRICTIONS if restriction in restricted]
-    return f"{known[0]}_sampling" if known else "restricted_sampling"
+    return first_reason(restricted) or ("no_trained_tokens" if is_sampled(record) else "conversation_form")
 
 
 def _credit(shaped: Mapping[str, Any], sequences: Sequence[TokenSequence]) -> Trajectory:
@@ -196,11 +185,14 @@ def _is_pair(record: Mapping[str, Any], limits: Limits) -> bool:
     return preferred and any(step["demonstration"] is not None for step in record["steps"])
 
 
-def _sequences(record: Mapping[str, Any], limits: Limits) -> tuple[TokenSequence, ...]:
-    """Return its training sequences that have trained tokens: the sampled tokens, or its text as tokens."""
+def _sequences(record: Mapping[str, Any], limits: Limits, restricted: Counter[str]) -> tuple[TokenSequence, ...]:
+    """Return its training sequences that have trained tokens: the sampled tokens, or its text as tokens.
+
+    Add the number of sampled tokens that are context only to `restricted`, by their reason.
+    """
     indices = step_positions(record)
     if is_sampled(record):
-        sequences = [_sequence_from_tokens(sequence, limits, indices) for sequence in record["sequences"]]
+        sequences = [_sequence_from_tokens(sequence, limits, indices, restricted) for sequence in record["sequences"]]
         steps = [step for tokens in sequences for step in set(tokens.steps.tolist())]
         if len(set(steps)) < len(steps):
             raise Invalid("two sequences contain the response of the same step")
@@ -231,7 +223,9 @@ def _sequence_from_text(text: ResponseSpan, limits: Limits, indices: Mapping[int
     )
 
 
-def _sequence_from_tokens(sequence: Mapping[str, Any], limits: Limits, indices: Mapping[int, int]) -> TokenSequence:
+def _sequence_from_tokens(
+    sequence: Mapping[str, Any], limits: Limits, indices: Mapping[int, int], restricted: Counter[str]
+) -> TokenSequence:
     ids = np.asarray(sequence["token_ids"], dtype=np.int64)
     spans, last = sequence["spans"], 1
     for span in spans:
@@ -241,8 +235,9 @@ def _sequence_from_tokens(sequence: Mapping[str, Any], limits: Limits, indices: 
             raise Invalid(f"version {span['version']} of a span")
         if span["step_index"] not in indices:
             raise Invalid(f"span of step {span['step_index']}, which the record does not have")
-        if not span["restriction"] and not LEAST_TEMPERATURE <= span["temperature"] < math.inf:
-            raise Invalid(f"temperature {span['temperature']} of a span without restriction")
+        is_scored = not span["restriction"] or span["restriction"] in MASKED
+        if is_scored and not LEAST_TEMPERATURE <= span["temperature"] < math.inf:
+            raise Invalid(f"temperature {span['temperature']} of a span of restriction '{span['restriction']}'")
         last = span["end"]
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < limits.vocabulary:
         raise Invalid(f"token id outside 0..{limits.vocabulary - 1}")
@@ -258,10 +253,25 @@ def _sequence_from_tokens(sequence: Mapping[str, Any], limits: Limits, indices: 
     if not limits.requirements.sampled:
         return TokenSequence(ids, trained, logprobs, versions, steps)
     heat = np.repeat(np.asarray([span["temperature"] for span in spans], dtype=np.float32), sizes)
-    tokens = TokenSequence(ids, trained, logprobs, versions, steps, None if (heat == 1.0).all() else heat)
-    if not any(span["restriction"] for span in spans):
+    kept = _kept_ids(sequence["sampling_mask"], trained.size, limits)
+    tokens = TokenSequence(ids, trained, logprobs, versions, steps, None if (heat == 1.0).all() else heat, kept)
+    if kept is None and not any(span["restriction"] for span in spans):
         return tokens
-    return tokens.select(np.repeat([not span["restriction"] for span in spans], sizes))
+    reasons = token_reasons(sequence, ids[trained], kept)
+    excluded = reasons[reasons != TRAINABLE]
+    restricted.update({REASONS[code]: count for code, count in Counter(excluded.tolist()).items()})
+    return tokens.select(reasons == TRAINABLE) if excluded.size else tokens
+
+
+def _kept_ids(mask: Mapping[str, Any] | None, tokens: int, limits: Limits) -> KeptIds | None:
+    if mask is None:
+        return None
+    counts, ids = np.asarray(mask["counts"], np.int64), np.asarray(mask["token_ids"], np.int32)
+    if counts.size != tokens or (counts < 0).any() or counts.sum() != ids.size:
+        raise Invalid(f"a sampling mask of {counts.size} tokens and {ids.size} ids for {tokens} sampled tokens")
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < limits.vocabulary:
+        raise Invalid(f"token id outside 0..{limits.vocabulary - 1} in a sampling mask")
+    return KeptIds(counts, ids)
 
 
 def _split_demonstrations(

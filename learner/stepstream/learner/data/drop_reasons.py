@@ -21,11 +21,13 @@ REASONS = {
     "invalid": "its label contradicts itself or the model: the learner's dead letter names the place",
     "no_trained_tokens": "none of its tokens may be trained on",
     "greedy_sampling": "its tokens were sampled greedily (temperature 0): ratios of probabilities say nothing there",
-    "truncated_sampling": "top-p, top-k or min-p cut the distribution that its tokens were sampled from, which the "
-    "learner's is not",
+    "truncated_sampling": "top-p, top-k or min-p cut the distribution that its tokens were sampled from, and no "
+    "sampling mask tells which tokens were left",
     "penalised_sampling": "penalties changed the distribution that its tokens were sampled from",
     "biased_sampling": "a bias changed the distribution that its tokens were sampled from, or excluded tokens",
-    "grammar_sampling": "a grammar restricted its tokens (structured output, or a tool_choice that forces a call)",
+    "grammar_sampling": "a grammar restricted its tokens (structured output, or a tool_choice that forces a call), and "
+    "no sampling mask tells which tokens were left",
+    "sampling_mask": "its sampling mask is of another response: it lacks a token that was sampled",
     "restricted_sampling": "its tokens were sampled under a restriction that this version of the learner does not know",
     "conversation_form": "the model's chat template and tokenizer cannot render its text",
     "too_long": "it, or its demonstration, is longer than the model's context",
@@ -63,10 +65,13 @@ REMEDIES = {
     "invalid": "a correction of its producer: see its dead letter (`stepstream doctor`, topic dead-letters)",
     "no_trained_tokens": "nothing for this one",
     "greedy_sampling": "a temperature above 0; or `learner.objective` dpo, kto or sft, without ratios",
-    "truncated_sampling": "`gateway.train_sampling` force; or `learner.objective` dpo, kto or sft, without ratios",
+    "truncated_sampling": "a larger `gateway.sampling_mask_ids`, so that workers return the mask; "
+    "`gateway.train_sampling` force; or `learner.objective` dpo, kto or sft, without ratios",
     "penalised_sampling": "`gateway.train_sampling` force; or `learner.objective` dpo, kto or sft, without ratios",
     "biased_sampling": "calls without biases; or `learner.objective` dpo, kto or sft, without ratios",
-    "grammar_sampling": "calls without a grammar; or `learner.objective` dpo, kto or sft, without ratios",
+    "grammar_sampling": "a larger `gateway.sampling_mask_ids`, so that workers return the mask; "
+    "calls without a grammar; or `learner.objective` dpo, kto or sft, without ratios",
+    "sampling_mask": "a correction of its producer; or `learner.objective` dpo, kto or sft, without ratios",
     "restricted_sampling": "a newer learner; or `learner.objective` dpo, kto or sft, without ratios",
     "conversation_form": "a model whose chat template has its roles and tool calls; or a new label, if its label "
     "predates labels with text",

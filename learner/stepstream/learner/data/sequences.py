@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepstream.learner.data.kept_ids import KeptIds
 from stepstream.learner.data.requirements import STRICTEST, Requirements
 from stepstream.learner.data.reward_shaping import Discounting
 
@@ -67,11 +68,13 @@ class TokenSequence:
     """Index in the attempt's credit of each trained token's step. Shape [trained]."""
     temperatures: npt.NDArray[np.float32] | None = None
     """Temperature at which each trained token was sampled, and at which it is scored; None: all 1. Shape [trained]."""
+    kept: KeptIds | None = None
+    """Ids that each trained token was drawn from, and among which it is scored; None: all of the vocabulary."""
 
     @property
     def size_bytes(self) -> int:
         """Memory of its arrays."""
-        arrays = (self.ids, self.trained, self.logprobs, self.versions, self.steps, self.temperatures)
+        arrays = (self.ids, self.trained, self.logprobs, self.versions, self.steps, self.temperatures, self.kept)
         return sum(array.nbytes for array in arrays if array is not None)
 
     def select(self, mask: npt.NDArray[np.bool_]) -> "TokenSequence":
@@ -84,6 +87,7 @@ class TokenSequence:
             versions=self.versions[mask],
             steps=self.steps[mask],
             temperatures=None if self.temperatures is None else self.temperatures[mask],
+            kept=None if self.kept is None else self.kept.take(np.flatnonzero(mask)),
         )
 
 
@@ -94,6 +98,11 @@ def joined_temperatures(rows: Sequence[TokenSequence]) -> npt.NDArray[np.float32
     return np.concatenate(
         [np.ones(row.trained.size, np.float32) if row.temperatures is None else row.temperatures for row in rows]
     )
+
+
+def joined_kept(rows: Sequence[TokenSequence]) -> KeptIds | None:
+    """Return the ids that each trained token was drawn from, row after row; None: all of the vocabulary."""
+    return KeptIds.join([(row.kept, row.trained.size) for row in rows])
 
 
 def is_sampled(record: Mapping[str, Any]) -> bool:

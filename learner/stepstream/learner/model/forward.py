@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from stepstream.learner.data.sequences import TokenSequence, joined_temperatures
+from stepstream.learner.data.kept_ids import KeptIds
+from stepstream.learner.data.sequences import TokenSequence, joined_kept, joined_temperatures
 from stepstream.learner.model import attention, lm_head
 from stepstream.learner.model.packing import microbatches, pack, pack_batches
 from stepstream.learner.model.pretrained import CannotTrain
@@ -29,7 +30,8 @@ class Scores(NamedTuple):
     """Results of a forward pass for the trained tokens, sequence after sequence."""
 
     logprobs: Tensor
-    """Log-probability of each token at its temperature, with gradient. Shape [trained tokens], on the CPU."""
+    """Log-probability of each token at its temperature and among its kept ids, with gradient. Shape [trained tokens],
+    on the CPU."""
     entropy: Tensor
     """Entropy in nats of the distribution that predicts each token, without gradient. Shape [trained tokens], on the
     CPU."""
@@ -65,7 +67,7 @@ class Padded:
         at = torch.from_numpy(at_row * longest + np.concatenate([row.trained for row in rows]) - 1)
         targets = torch.from_numpy(np.concatenate([row.ids[row.trained] for row in rows]))
         hidden = _hidden(model, input_ids=torch.from_numpy(inputs)).flatten(0, 1)
-        logprobs, entropy = _chosen(model, hidden, at, targets, joined_temperatures(rows))
+        logprobs, entropy = _chosen(model, hidden, at, targets, joined_temperatures(rows), joined_kept(rows))
         return Scores(logprobs.cpu(), entropy.cpu(), _at(hidden, at) if states else None)
 
 
@@ -100,7 +102,8 @@ class Packed:
         part = slice(ends[ranks.rank], ends[ranks.rank + 1])
         at, of = torch.from_numpy(packed.at[part] - own.start), torch.from_numpy(packed.of)
         heat = None if packed.temperatures is None else packed.temperatures[part]
-        predicted = [*_chosen(model, hidden, at, torch.from_numpy(packed.targets[part]), heat)]
+        kept = None if packed.kept is None else packed.kept.take(np.arange(part.start, part.stop))
+        predicted = [*_chosen(model, hidden, at, torch.from_numpy(packed.targets[part]), heat, kept)]
         if states:
             predicted.append(_at(hidden, at))
         joined = [ranks.join(each, ends) for each in predicted]
@@ -189,12 +192,20 @@ def _hidden(model: Any, **inputs: Any) -> Tensor:
 
 
 def _chosen(
-    model: Any, hidden: Tensor, at: Tensor, targets: Tensor, temperatures: npt.NDArray[np.float32] | None
+    model: Any,
+    hidden: Tensor,
+    at: Tensor,
+    targets: Tensor,
+    temperatures: npt.NDArray[np.float32] | None,
+    kept: KeptIds | None,
 ) -> tuple[Tensor, Tensor]:
     output, device = model.get_output_embeddings(), hidden.device
     states, transform = hidden.index_select(0, at.to(device)), lm_head.LogitTransform.of(model.config)
     heat = None if temperatures is None else torch.from_numpy(temperatures).to(device)
-    return lm_head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), transform, heat)
+    mask = None
+    if kept is not None:
+        mask = lm_head.Mask(torch.from_numpy(kept.counts), torch.from_numpy(kept.ids).to(device))
+    return lm_head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), transform, heat, mask)
 
 
 def _at(hidden: Tensor, at: Tensor) -> Tensor:

@@ -6,12 +6,13 @@ The output layer is computed for a few tokens at a time, and again in the backwa
     H = log Σ_v exp(x_v) - Σ_v p(v) x_v
 
 Some models scale and cap them, x = c·tanh(s·(W h + b) / c), whose derivative is s·(1 - (x / c)²). A token that was
-sampled at temperature T has x / T in place of x, after scale and cap.
+sampled at temperature T has x / T in place of x, after scale and cap. If it was drawn from a part of the vocabulary,
+the sums are over that part.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +21,29 @@ _MAX_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 """Largest number of float32 logits in memory, by kind of device: enough for an efficient matrix product."""
 _MIN_TOKENS = 64
 """Smallest number of tokens computed at a time, also if `_MAX_LOGITS` is exceeded."""
+
+
+_EXCLUDED = torch.finfo(torch.float32).min
+"""Logit of a token outside the mask: its probability is 0, and 0 times it is 0, unlike 0 times -inf."""
+
+
+class Mask(NamedTuple):
+    """Vocabulary ids that each target was drawn from."""
+
+    counts: Tensor
+    """Number of ids of each target; 0: all of the vocabulary. Shape [tokens], int64, on the CPU."""
+    ids: Tensor
+    """Ids of all targets, concatenated. Shape [sum of counts], integers."""
+
+    def apply(self, logits: Tensor, part: slice) -> None:
+        """Exclude the other ids from the logits of some targets, in place: a few operations on the kept ones only."""
+        counts = self.counts[part]
+        start = int(self.counts[: part.start].sum())
+        ids = self.ids[start : start + int(counts.sum())].long()
+        rows = torch.repeat_interleave(counts).to(ids.device)
+        left = logits[rows, ids]
+        logits.index_fill_(0, counts.nonzero()[:, 0].to(ids.device), _EXCLUDED)
+        logits[rows, ids] = left
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +82,7 @@ def chosen_logprobs(
     targets: Tensor,
     transform: LogitTransform = PLAIN,
     temperatures: Tensor | None = None,
+    mask: Mask | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probability of each target, and the entropy of its distribution in nats (without gradient).
 
@@ -68,12 +93,13 @@ def chosen_logprobs(
         targets: t, shape [tokens], int64.
         transform: s and c.
         temperatures: T of each target, shape [tokens], float32; None: all 1.
+        mask: ids that each target was drawn from, itself among them; None: all of the vocabulary.
 
     Returns:
         Both of shape [tokens], float32.
     """
     result: tuple[Tensor, Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, targets, transform, temperatures
+        hidden, weight, bias, targets, transform, temperatures, mask
     )
     return result
 
@@ -88,6 +114,7 @@ class _Chosen(torch.autograd.Function):
         targets: Tensor,
         transform: LogitTransform,
         temperatures: Tensor | None,
+        mask: Mask | None,
     ) -> tuple[Tensor, Tensor]:
         lowered = _lowered(hidden), _lowered(weight)
         logprobs, entropy, z = (torch.empty(targets.shape, dtype=torch.float32, device=hidden.device) for _ in range(3))
@@ -95,17 +122,19 @@ class _Chosen(torch.autograd.Function):
             logits = transform.apply(_logits(lowered[0][part], lowered[1], bias))
             if temperatures is not None:
                 logits.div_(temperatures[part, None])
+            if mask is not None:
+                mask.apply(logits, part)
             z[part] = logits.logsumexp(-1)
             logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - z[part]
             p = (logits - z[part, None]).exp_()
             entropy[part] = z[part] - torch.linalg.vecdot(p, logits)
         ctx.save_for_backward(*lowered, bias, targets, z, temperatures)
         ctx.mark_non_differentiable(entropy)
-        ctx.dtypes, ctx.transform = (hidden.dtype, weight.dtype), transform
+        ctx.dtypes, ctx.transform, ctx.mask = (hidden.dtype, weight.dtype), transform, mask
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None, None]:
         hidden, weight, bias, targets, z, temperatures = ctx.saved_tensors
         transform: LogitTransform = ctx.transform
         of_hidden = torch.empty_like(hidden)
@@ -116,6 +145,8 @@ class _Chosen(torch.autograd.Function):
             derivative = None if transform == PLAIN else transform.derivative(logits)
             if temperatures is not None:
                 logits, slope = logits.div_(temperatures[part, None]), slope / temperatures[part, None]
+            if ctx.mask is not None:
+                ctx.mask.apply(logits, part)
             grad = (logits - z[part, None]).exp_().mul_(-slope)
             grad.scatter_add_(1, targets[part, None], slope)
             if derivative is not None:
@@ -125,7 +156,7 @@ class _Chosen(torch.autograd.Function):
             lowered = grad.to(hidden.dtype)
             of_hidden[part] = lowered @ weight
             of_weight += _product(lowered.T, hidden[part])
-        return of_hidden.to(ctx.dtypes[0]), of_weight.to(ctx.dtypes[1]), of_bias, None, None, None
+        return of_hidden.to(ctx.dtypes[0]), of_weight.to(ctx.dtypes[1]), of_bias, None, None, None, None
 
 
 def _parts(hidden: Tensor, weight: Tensor) -> Iterator[slice]:

@@ -15,7 +15,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from stepstream.learner.data.sequences import TokenSequence, joined_temperatures
+from stepstream.learner.data.kept_ids import KeptIds
+from stepstream.learner.data.sequences import TokenSequence, joined_kept, joined_temperatures
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -35,14 +36,16 @@ class Pack:
     runs: Ints
     """Start and end of each run, and end of its descendants, in the order of the tokens. Shape [runs, 3]."""
     at: Ints
-    """Inputs at which a trained token is predicted; one with two successors, or with one at two temperatures, occurs
-    twice. Shape [predictions]."""
+    """Inputs at which a trained token is predicted; one with two successors, or with one at two temperatures or of two
+    sampling masks, occurs twice. Shape [predictions]."""
     targets: Ints
     """Predicted token of each prediction. Shape [predictions]."""
     of: Ints
     """Number of each trained token's prediction, sequence after sequence. Shape [trained tokens]."""
     temperatures: Floats | None = None
     """Temperature of each prediction; None: all 1. Shape [predictions]."""
+    kept: KeptIds | None = None
+    """Ids that each prediction is among; None: all of the vocabulary."""
 
     def paths(self) -> tuple[Ints, Ints]:
         """Return the inputs that each run attends to, its own last, run after run; and their number by run."""
@@ -105,7 +108,8 @@ def pack(rows: Sequence[TokenSequence]) -> Pack:
         length += fresh.size
     runs += [(start, end, length) for _, start, _, end in open_runs]
     targets = np.concatenate([row.ids[row.trained] for row in rows])
-    pairs, of, temperatures = _predictions(np.concatenate(at) << 32 | targets, joined_temperatures(rows))
+    temperatures, kept = joined_temperatures(rows), joined_kept(rows)
+    pairs, members, of = _predictions(np.concatenate(at) << 32 | targets, temperatures, kept)
     return Pack(
         ids=np.concatenate(ids),
         positions=np.concatenate(positions),
@@ -113,18 +117,27 @@ def pack(rows: Sequence[TokenSequence]) -> Pack:
         at=pairs >> 32,
         targets=pairs & 0xFFFFFFFF,
         of=of,
-        temperatures=temperatures,
+        temperatures=None if temperatures is None else temperatures[members],
+        kept=None if kept is None else kept.take(members),
     )
 
 
-def _predictions(pairs: Ints, temperatures: Floats | None) -> tuple[Ints, Ints, Floats | None]:
-    """Return the distinct pairs of input and target, each token's number among them, and their temperatures."""
-    if temperatures is None or (temperatures == temperatures[0]).all():
-        distinct, of = np.unique(pairs, return_inverse=True)
-        return distinct, of, None if temperatures is None else temperatures[: distinct.size]
-    levels, level_of = np.unique(temperatures, return_inverse=True)
-    (distinct, at_level), of = np.unique(np.stack((pairs, level_of)), axis=1, return_inverse=True)
-    return distinct, of.reshape(-1), levels[at_level]
+def _predictions(pairs: Ints, temperatures: Floats | None, kept: KeptIds | None) -> tuple[Ints, Ints, Ints]:
+    """Return the distinct predictions of the trained tokens.
+
+    Returns:
+        The pair of input and target of each; the number of a trained token with it; its number, by trained token.
+    """
+    keys = [pairs]
+    if temperatures is not None and (temperatures != temperatures[0]).any():
+        keys.append(np.unique(temperatures, return_inverse=True)[1])
+    if kept is not None:
+        keys.append(kept.labels())
+    if len(keys) == 1:
+        distinct, first, of = np.unique(pairs, return_index=True, return_inverse=True)
+        return distinct, first, of
+    (distinct, *_), first, of = np.unique(np.stack(keys), axis=1, return_index=True, return_inverse=True)
+    return distinct, first, of.reshape(-1)
 
 
 def _sorted(rows: Sequence[TokenSequence]) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.kept_ids import KeptIds
 from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.losses.ratios import log_ratio
 
@@ -142,4 +143,5 @@ def _with_extra_token(tokens: TokenSequence) -> TokenSequence:
         versions=np.append(tokens.versions, tokens.versions[-1]),
         steps=np.append(tokens.steps, tokens.steps[-1]),
         temperatures=None if tokens.temperatures is None else np.append(tokens.temperatures, np.float32(1.0)),
+        kept=KeptIds.join([(tokens.kept, tokens.trained.size), (None, 1)]),
     )

@@ -31,6 +31,7 @@ from stepstream.services.gateway.upstreams import Target, Upstreams
 from stepstream.services.gateway.worker_pool import Route
 from stepstream.topics.events import new_sampling
 from stepstream.topics.ids import new_event_id
+from stepstream.topics.sampling_restrictions import MASKED, restriction_of
 
 log = logging.getLogger(__name__)
 
@@ -100,14 +101,19 @@ class CallPlanner:
         metrics: Metrics,
         tracks: TrackChooser,
         train_sampling: TrainSampling = "mark",
+        mask_ids: int = 0,
     ) -> None:
-        """`train_sampling`: rule for calls to workers whose steps may be trained on."""
+        """`train_sampling`: rule for calls to workers whose steps may be trained on.
+
+        `mask_ids`: largest number of ids of a token's sampling mask; 0: ask workers for none.
+        """
         self._upstreams = upstreams
         self._contexts = contexts
         self._saved_responses = saved_responses
         self._metrics = metrics
         self._tracks = tracks
         self._train_sampling = train_sampling
+        self._mask_ids = mask_ids
         self._warned_at = -WARN_EVERY_S
 
     def plan(
@@ -170,7 +176,11 @@ class CallPlanner:
             body = upstream_protocol.with_additions(body, request, target.plain_logprobs)
         prefix = PREFIX_UNKNOWN
         if target.plain_logprobs and upstream_protocol is CHAT:
-            prefix, body = self._hand_over_prefix(position, prompt, conversation.model, request, body, started_us)
+            is_masked = may_train and restriction_of(conversation.sampling) in MASKED
+            mask_ids = self._mask_ids if is_masked else 0
+            prefix, body = self._hand_over_prefix(
+                position, prompt, conversation.model, request, body, started_us, mask_ids
+            )
         return CallPlan(
             call=Call(identity, conversation, prompt, position, new_event_id(), started_us),
             protocol=protocol,
@@ -197,16 +207,17 @@ class CallPlanner:
         request: dict[str, Any],
         body: bytes,
         started_us: int,
+        mask_ids: int,
     ) -> tuple["RecordedPrefix", bytes]:
-        """Return what is known of the step before, and the body with its tokens and the trajectory's start."""
+        """Return what is known of the step before, and the body with its tokens and other fields for workers."""
         trajectory = position.trajectory
         trajectory.started_us = trajectory.started_us or started_us
         step = self._contexts.recorded_prefix(position, prompt, model)
         if step is None:
-            body = with_worker_fields(body, request, trajectory.started_us)
+            body = with_worker_fields(body, request, trajectory.started_us, mask_ids=mask_ids)
             return (HISTORY_CHANGED if trajectory.steps_with_tokens else PREFIX_UNKNOWN), body
         ids = packed_tokens.unpack(step.tokens)
-        body = with_worker_fields(body, request, trajectory.started_us, ids, step.messages)
+        body = with_worker_fields(body, request, trajectory.started_us, ids, step.messages, mask_ids)
         return RecordedPrefix(len(ids)), body
 
     def _route(self, trajectory: Trajectory, model: str, target: Target) -> Route:

@@ -76,7 +76,15 @@ class CallHandler:
         self._keys = keys
         self._metrics = metrics
         contexts = ContextCache(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
-        self._planner = CallPlanner(upstreams, contexts, saved_responses, metrics, tracks, settings.train_sampling)
+        self._planner = CallPlanner(
+            upstreams,
+            contexts,
+            saved_responses,
+            metrics,
+            tracks,
+            settings.train_sampling,
+            settings.sampling_mask_ids,
+        )
         self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:

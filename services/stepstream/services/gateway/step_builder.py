@@ -5,6 +5,7 @@ Tokens are taken over only if every one is certain; text is never tokenised agai
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,15 @@ from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.tree import Prompt, StepPosition
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.protocols.base import Answer, Conversation
-from stepstream.topics.events import Message, PolicySpan, Step, Track, new_policy_span
+from stepstream.topics.events import (
+    Message,
+    PolicySpan,
+    SamplingMask,
+    Step,
+    Track,
+    new_policy_span,
+    new_sampling_mask,
+)
 from stepstream.topics.ids import new_event_id
 
 UNKNOWN_TOOL = "unknown_tool"
@@ -57,6 +66,7 @@ class SampledTokens:
     response_ids: list[int]
     logprobs: list[float]
     spans: list[PolicySpan]
+    mask: SamplingMask | None = None
 
 
 def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timing, producer: str) -> Step:
@@ -119,6 +129,7 @@ def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timin
         "response_logprobs": [] if sampled is None else sampled.logprobs,
         "loss_mask": [],
         "policy_spans": [] if sampled is None else sampled.spans,
+        "sampling_mask": None if sampled is None else sampled.mask,
         "sampling": conversation.sampling,
         "finish_reason": answer.finish_reason,
         "end": "open",
@@ -170,10 +181,28 @@ def sampled_tokens(answer: Answer, model: str) -> SampledTokens | None:
         spans = policy_spans(answer.weight_versions, len(response), model)
         if spans is None:
             return None
+        mask = sampling_mask(answer.sampling_mask, response)
         return SampledTokens(
-            packed_tokens.pack(prompt), prompt, packed_tokens.pack(response), response, logprobs, spans
+            packed_tokens.pack(prompt), prompt, packed_tokens.pack(response), response, logprobs, spans, mask
         )
     except (TypeError, ValueError, OverflowError, struct.error):
+        return None
+
+
+def sampling_mask(mask: Any, response: Sequence[int]) -> SamplingMask | None:
+    """Return the sampling mask of a response; None: the upstream sent none, or one that does not fit the tokens."""
+    try:
+        counts, ids = mask["counts"], mask["token_ids"]
+        if len(counts) != len(response) or min(counts) < 0 or sum(counts) != len(ids) or (ids and min(ids) < 0):
+            return None
+        packed_tokens.pack(ids)  # 32-bit integers
+        end = 0
+        for token, count in zip(response, counts, strict=True):
+            if count and token not in ids[end : end + count]:
+                return None
+            end += count
+        return new_sampling_mask(counts=counts, token_ids=ids) if ids else None
+    except (TypeError, KeyError, ValueError, OverflowError, struct.error):
         return None
 
 

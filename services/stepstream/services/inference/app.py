@@ -252,7 +252,7 @@ class StreamedReply:
         if request.logprobs:
             choice["logprobs"] = chat_api.logprobs(request, self._tokenizer, [chunk])
         if chunk.finish_reason is not None:
-            choice["weight_versions"] = chat_api.weight_versions(chunk)
+            choice |= chat_api.whole_response(chunk)
         return choice
 
     def _add_content(self, chunk: TokenChunk, delta: dict[str, Any]) -> Any:

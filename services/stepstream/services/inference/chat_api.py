@@ -14,9 +14,10 @@ from stepstream.services.inference.prompt import Prompt
 from stepstream.services.inference.tool_parsers import ParsedCall
 
 
-def weight_versions(last: TokenChunk) -> list[dict[str, int]]:
-    """Return the version spans of a response, from its last chunk."""
-    return [span._asdict() for span in last.versions]
+def whole_response(last: TokenChunk) -> dict[str, Any]:
+    """Return the fields of a choice that describe its whole response: its version spans, and its mask if requested."""
+    fields: dict[str, Any] = {"weight_versions": [span._asdict() for span in last.versions]}
+    return fields if last.mask is None else fields | {"sampling_mask": last.mask._asdict()}
 
 
 def finish_reason(reason: str | None, call: ParsedCall | None) -> str | None:
@@ -80,7 +81,7 @@ def complete_choice(
         "message": message,
         "finish_reason": finish_reason(chunks[-1].finish_reason, call),
         "logprobs": logprobs(request, tokenizer, chunks),
-        "weight_versions": weight_versions(chunks[-1]),
+        **whole_response(chunks[-1]),
     }
     if request.return_token_ids:
         choice["token_ids"] = tokens_of(chunks)

@@ -10,7 +10,14 @@ from stepstream.services.inference.chat_template import RESERVED, Message, Rende
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import SamplingParams
 from stepstream.services.inference.prompt_splice import Prefix
-from stepstream.services.inference.request_fields import RequestError, read_model, read_number, read_object
+from stepstream.services.inference.request_fields import (
+    MASK,
+    MAX_MASK_IDS,
+    RequestError,
+    read_model,
+    read_number,
+    read_object,
+)
 from stepstream.services.inference.stop_strings import StopStrings
 
 _MAX_STOPS, _MAX_RESPONSES = 16, 128
@@ -32,7 +39,7 @@ _SAMPLING = (
     ),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
-_OURS = ("plain_logprobs", "return_token_ids", "stepstream_prefix", "stepstream_started_at_us")
+_OURS = ("plain_logprobs", "return_token_ids", MASK, "stepstream_prefix", "stepstream_started_at_us")
 _CONVERSATION = ("model", "messages", "tools", "tool_choice", "chat_template_kwargs")
 _REPLY = ("stream", "stream_options", "logprobs")
 _HONOURED = frozenset([*_CONVERSATION, *_SAMPLING, *_REPLY, *_OURS])
@@ -148,6 +155,7 @@ def _params(fields: dict[str, Any]) -> SamplingParams:
         logit_bias=_logit_bias(fields.get("logit_bias")),
         seed=read_number(fields, "seed", int, -(2**62), 2**62),
         stream=bool(fields.get("stream")),
+        mask_ids=read_number(fields, MASK, int, 0, MAX_MASK_IDS) or 0,
     )
 
 

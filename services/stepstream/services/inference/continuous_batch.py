@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stepstream.services.inference.engine import FinishReason, NoValueError, SamplingParams, TokenChunk, VersionSpan
+from stepstream.services.inference.engine import (
+    FinishReason,
+    NoValueError,
+    SamplingMask,
+    SamplingParams,
+    TokenChunk,
+    VersionSpan,
+)
 from stepstream.services.inference.llama import Llama, LlamaWeights
 from stepstream.services.inference.sampling import Context, sample
 
@@ -32,8 +39,10 @@ class Generation:
     spans: list[VersionSpan] = field(default_factory=list)
     new_tokens: list[int] = field(default_factory=list)
     new_logprobs: list[float] = field(default_factory=list)
+    mask: SamplingMask | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.mask = SamplingMask([], []) if self.params.mask_ids else None
         self.draw = random.Random(self.params.seed).random
         self.tokens = list(self.prompt)
 
@@ -146,12 +155,14 @@ class Batch:
         params, uniforms = [row.params for row in rows], [row.draw() for row in rows]
         changed = any(each.changes_logits for each in params)
         contexts = [Context(row.prompt, row.tokens[len(row.prompt) :]) for row in rows] if changed else ()
-        tokens, logprobs = sample(logits, params, uniforms, contexts)
+        tokens, logprobs, masks = sample(logits, params, uniforms, contexts)
         end_tokens = self._llama.shape.end_tokens
-        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+        for row, token, logprob, mask in zip(rows, tokens, logprobs, masks, strict=True):
             row.tokens.append(token)
             row.new_tokens.append(token)
             row.new_logprobs.append(logprob)
+            if row.mask is not None:
+                row.mask.append(mask)
             row.room -= 1
             if token in end_tokens or (row.params.stops is not None and row.params.stops.is_stopped_by(token)):
                 row.room = 0
@@ -164,7 +175,8 @@ class Batch:
     def _flush(self, row: Generation, reason: FinishReason | None) -> None:
         if reason is not None:
             self._end_span(row)
-        row.emit(TokenChunk(row.new_tokens, row.new_logprobs, reason, row.spans if reason else ()))
+        whole = (row.spans, row.mask) if reason else ((), None)
+        row.emit(TokenChunk(row.new_tokens, row.new_logprobs, reason, *whole))
         row.new_tokens, row.new_logprobs = [], []
 
     def _end_span(self, row: Generation) -> None:

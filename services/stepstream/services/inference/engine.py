@@ -76,6 +76,8 @@ class SamplingParams:
     """True: yield chunks as they are sampled; False: yield the whole response as one chunk."""
     stops: StopCondition | None = None
     """Stateful, for this response only; None: no stop strings."""
+    mask_ids: int = 0
+    """Largest number of ids in a token's sampling mask; 0: return no mask."""
 
     @property
     def changes_logits(self) -> bool:
@@ -98,6 +100,20 @@ class VersionSpan(NamedTuple):
     end: int
 
 
+class SamplingMask(NamedTuple):
+    """Vocabulary ids that each token of a response was drawn from, after truncation or a grammar."""
+
+    counts: list[int]
+    """Number of ids of each token; 0: they are all ids, or more than were asked for."""
+    token_ids: list[int]
+    """Ids of all tokens, concatenated; those of one token rise."""
+
+    def append(self, ids: Sequence[int]) -> None:
+        """Append the next token's ids."""
+        self.counts.append(len(ids))
+        self.token_ids.extend(ids)
+
+
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
     """Consecutive tokens of a response."""
@@ -109,6 +125,8 @@ class TokenChunk:
     """Why the response ended; None except in its last chunk."""
     versions: Sequence[VersionSpan] = ()
     """Versions of all the response's tokens; empty except in its last chunk."""
+    mask: SamplingMask | None = None
+    """Mask of all the response's tokens; None except in its last chunk, and if none was requested."""
 
 
 class Engine(ABC):

@@ -4,6 +4,10 @@ from typing import Any
 
 import orjson
 
+MASK = "stepstream_sampling_mask"
+"""Field that asks for sampling masks; its value is the largest number of ids of one token."""
+MAX_MASK_IDS = 1024
+
 
 class RequestError(Exception):
     """An error response in OpenAI's form."""

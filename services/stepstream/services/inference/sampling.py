@@ -25,8 +25,10 @@ def sample(
     params: Sequence[SamplingParams],
     uniforms: Sequence[float],
     contexts: Sequence[Context] = (),
-) -> tuple[list[int], list[float]]:
-    """Return one token a row, and its logprob in nats under the distribution that it was drawn from.
+) -> tuple[list[int], list[float], list[Sequence[int]]]:
+    """Return one token a row, its logprob in nats under the distribution that it was drawn from, and its mask.
+
+    A mask has the ids that were left to draw from; it is empty if that are all ids, or more than the row's `mask_ids`.
 
     `logits` is [N, V]; `uniforms` has a number in [0, 1) a row, which decides the draw by inversion. So a row's token
     depends on its own logits and number only, never on the rest of the batch. A row of temperature 0 takes the
@@ -47,7 +49,15 @@ def sample(
         greedy = torch.tensor([not row.temperature for row in params], device=logits.device)
         tokens = torch.where(greedy, logprobs.argmax(-1), tokens)
     chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    return tokens.tolist(), chosen.tolist()
+    return tokens.tolist(), chosen.tolist(), [_mask(logits, index, row) for index, row in enumerate(params)]
+
+
+def _mask(logits: Tensor, index: int, row: SamplingParams) -> Sequence[int]:
+    """Return the ids that are left in one row of truncated `logits` [N, V]; empty: see `sample`."""
+    if not (row.mask_ids and row.truncates):
+        return ()
+    ids: list[int] = logits[index].isfinite().nonzero()[:, 0].tolist()
+    return ids if len(ids) <= row.mask_ids else ()
 
 
 def _changed(logits: Tensor, params: Sequence[SamplingParams], contexts: Sequence[Context]) -> Tensor:

@@ -1,8 +1,9 @@
-"""Add to vLLM's own chat completions what the gateway records: versions of the tokens and plain logprobs.
+"""Add to vLLM's own chat completions what the gateway records: versions, masks and plain logprobs of the tokens.
 
-vLLM renders, samples and parses; its replies have token ids already. This adds `weight_versions` to each choice, writes
-logprobs as plain numbers where `plain_logprobs` is requested, continues the ids of `stepstream_prefix`, gives templates
-the date of `stepstream_started_at_us`, leaves tool calls free of grammars, and refuses fields that vLLM would ignore.
+vLLM renders, samples and parses; its replies have token ids already. This adds `weight_versions` to each choice, and
+its sampling mask if requested, writes logprobs as plain numbers where `plain_logprobs` is requested, continues the ids
+of `stepstream_prefix`, gives templates the date of `stepstream_started_at_us`, leaves tool calls free of grammars, and
+refuses fields that vLLM would ignore.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -14,10 +15,13 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionLogPr
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
+from stepstream.services.inference.engine import SamplingMask
 from stepstream.services.inference.prompt_splice import CannotContinueError, Prefix
+from stepstream.services.inference.request_fields import MASK, MAX_MASK_IDS, RequestError, read_number
+from stepstream.services.inference.vllm_mask import MaskReader
 from stepstream.services.inference.vllm_prefix import continue_request
 
-ADDITIONS = frozenset({"plain_logprobs", "stepstream_prefix", "stepstream_started_at_us"})
+ADDITIONS = frozenset({"plain_logprobs", MASK, "stepstream_prefix", "stepstream_started_at_us"})
 """Extra request fields of Stepstream."""
 WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
@@ -52,6 +56,11 @@ class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
                 name = "stepstream_started_at_us"
                 return self.create_error_response(f"'{name}' must be microseconds since 1970", param=name)
             request.chat_template_kwargs = {**(request.chat_template_kwargs or {}), CLOCK: clock}
+        try:
+            mask_ids = read_number(request.model_extra or {}, MASK, int, 0, MAX_MASK_IDS) or 0
+        except RequestError as error:
+            return self.create_error_response(str(error), param=MASK)
+        request.mask = MaskReader.of(request, mask_ids, self.model_config.max_logprobs)
         return await super().create_chat_completion(request, raw_request)
 
     async def render_chat_request(self, request: Any) -> Any:
@@ -83,14 +92,15 @@ class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
         self, request: Any, result_generator: AsyncIterator[Any], request_id: str, model: str, *args: Any, **kwargs: Any
     ) -> Any:
         """Return a complete reply."""
-        versions: dict[int, list[dict[str, int]]] = {}
-        outputs = _recorded(request, result_generator, versions)
+        fields: dict[int, dict[str, Any]] = {}
+        outputs = _recorded(request, result_generator, fields)
         reply = await super().chat_completion_full_generator(
             request, outputs, request_id, self._base(model), *args, **kwargs
         )
         if isinstance(reply, ChatCompletionResponse):
             for choice in reply.choices:
-                choice.weight_versions = versions.get(choice.index, [])
+                for name, value in fields.get(choice.index, {}).items():
+                    setattr(choice, name, value)
             for name, value in _prefix_answer(request).items():
                 setattr(reply, name, value)
         return reply
@@ -99,14 +109,14 @@ class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
         self, request: Any, result_generator: AsyncIterator[Any], request_id: str, model: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[str, None]:
         """Yield the events of a stream; a choice's last chunk has its versions, the first one the prefix's answer."""
-        versions: dict[int, list[dict[str, int]]] = {}
-        outputs = _recorded(request, result_generator, versions)
+        fields: dict[int, dict[str, Any]] = {}
+        outputs = _recorded(request, result_generator, fields)
         events = super().chat_completion_stream_generator(
             request, outputs, request_id, self._base(model), *args, **kwargs
         )
         added = _prefix_answer(request)
         async for event in events:
-            yield _with_additions(event, versions, added) if added or '"finish_reason":"' in event else event
+            yield _with_additions(event, fields, added) if added or '"finish_reason":"' in event else event
             added = {}
 
     def _engine_chat_template_kwargs(self, chat_template_kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -131,14 +141,22 @@ class _Plain(list[Any]):
 
 
 async def _recorded(
-    request: Any, outputs: AsyncIterator[Any], versions: dict[int, list[dict[str, int]]]
+    request: Any, outputs: AsyncIterator[Any], fields: dict[int, dict[str, Any]]
 ) -> AsyncGenerator[Any, None]:
-    """Pass on vLLM's outputs; put the version spans of each finished choice into `versions`."""
+    """Pass on vLLM's outputs; put the added fields of each choice by its index into `fields`, when it is finished."""
     plain = bool(request.logprobs and (request.model_extra or {}).get("plain_logprobs"))
+    reader: MaskReader | None = request.mask
+    masks: dict[int, SamplingMask] = {}
+    if reader is not None:
+        request.top_logprobs = reader.answered  # vLLM has the number that it samples with
     async for result in outputs:
         for output in result.outputs:
+            if reader is not None and output.logprobs is not None:
+                reader.add(masks.setdefault(output.index, SamplingMask([], [])), output.logprobs)
             if output.finish_reason is not None:
-                versions[output.index] = _spans(output, result.lora_request)
+                fields[output.index] = {"weight_versions": _spans(output, result.lora_request)}
+                if output.index in masks:
+                    fields[output.index]["sampling_mask"] = masks[output.index]._asdict()
             if plain and output.logprobs is not None:
                 output.logprobs = _Plain(output.logprobs)
         yield result
@@ -158,9 +176,9 @@ def _prefix_answer(request: Any) -> dict[str, str]:
     return dict((request.model_extra or {}).get("prefix_answer") or {})
 
 
-def _with_additions(event: str, versions: dict[int, list[dict[str, int]]], added: dict[str, str]) -> str:
+def _with_additions(event: str, fields: dict[int, dict[str, Any]], added: dict[str, str]) -> str:
     chunk = orjson.loads(event.removeprefix("data: ")) | added
     for choice in chunk.get("choices", ()):
         if choice.get("finish_reason") is not None:
-            choice["weight_versions"] = versions.get(choice["index"], [])
+            choice |= fields.get(choice["index"], {})
     return f"data: {orjson.dumps(chunk).decode()}\n\n"

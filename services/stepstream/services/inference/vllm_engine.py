@@ -20,6 +20,7 @@ from stepstream.services.inference.engine import (
     CheckpointRefusedError,
     Engine,
     EngineError,
+    SamplingMask,
     SamplingParams,
     TokenChunk,
     VersionSpan,
@@ -29,6 +30,8 @@ from stepstream.services.inference.weight_files import TensorEntry, check_finite
 
 _log = logging.getLogger(__name__)
 _SWAP_S = 600.0
+_EXCLUDED = -9999.0
+"""vLLM's logprob of a token that cannot be sampled."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
@@ -64,6 +67,7 @@ class VllmEngine(Engine):
         """See `Engine.generate`."""
         self._check_alive()
         body = {"token_ids": prompt_ids, "stream": params.stream, "sampling_params": _sampling(params)}
+        mask = SamplingMask([], []) if params.mask_ids else None
         try:
             async with self.post("/inference/v1/generate", orjson.dumps(body)) as answer:
                 if answer.status == 400:
@@ -71,11 +75,11 @@ class VllmEngine(Engine):
                 if answer.status != 200:
                     raise EngineError(f"vLLM answered {answer.status}: {_message(await answer.read())}")
                 if not params.stream:
-                    yield _chunk(orjson.loads(await answer.read()))
+                    yield _chunk(orjson.loads(await answer.read()), params, mask)
                     return
                 async for line in answer.content:
                     if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
-                        yield _chunk(orjson.loads(line[6:]))
+                        yield _chunk(orjson.loads(line[6:]), params, mask)
         except (aiohttp.ClientError, OSError) as error:
             raise EngineError(f"vLLM does not answer: {error or type(error).__name__}") from error
 
@@ -198,7 +202,8 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
         "frequency_penalty": params.frequency_penalty,
         "repetition_penalty": params.repetition_penalty,
         "seed": params.seed,
-        "logprobs": 0,
+        # One token more than a mask may have: if one of them is excluded, the others are all that are left.
+        "logprobs": params.mask_ids + 1 if params.mask_ids and params.truncates else 0,
         "detokenize": params.stops is not None,
     }
     if params.stops is not None:
@@ -208,18 +213,24 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
     return fields
 
 
-def _chunk(reply: Mapping[str, Any]) -> TokenChunk:
+def _chunk(reply: Mapping[str, Any], params: SamplingParams, mask: SamplingMask | None) -> TokenChunk:
+    """Read one chunk, and append its tokens to the response's mask."""
     choice = reply["choices"][0]
     reason = choice["finish_reason"]
     if reason not in (None, "stop", "length"):
         raise EngineError(f"vLLM ended the response with '{reason}'")
     content = (choice["logprobs"] or {}).get("content") or []
     spans = choice.get("weight_versions") or []
+    if mask is not None:
+        for entry in content:
+            ids = sorted(top["token_id"] for top in entry["top_logprobs"] if top["logprob"] > _EXCLUDED)
+            mask.append(ids if params.truncates and len(ids) <= params.mask_ids else ())
     return TokenChunk(
         choice["token_ids"] or [],
         [entry["logprob"] for entry in content],
         reason,
         [VersionSpan(int(span["version"]), span["start"], span["end"]) for span in spans],
+        mask if reason else None,
     )
 
 

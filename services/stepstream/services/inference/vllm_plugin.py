@@ -49,6 +49,9 @@ class ServingPlugin:
 
         version = int(args.additional_config["stepstream"]["version"])
         await engine_client.update_weight_version(str(version))
+        # vLLM's sampler fails if a request asks for the logprobs of more tokens than there are.
+        model = engine_client.model_config
+        model.max_logprobs = min(model.max_logprobs, model.get_vocab_size())
         state.stepstream_swapper = Swapper(engine_client, args.model, version)
         state.stepstream_swapper.guard_requests()
         state.openai_serving_chat = RecordedChat.of(state.openai_serving_chat)

@@ -19,6 +19,7 @@ import orjson
 
 from stepstream.config import InferenceSettings
 from stepstream.services.inference.engine import EngineError
+from stepstream.services.inference.request_fields import MAX_MASK_IDS
 from stepstream.services.inference.vllm_plugin import BACKEND, ServingPlugin
 
 _log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class VllmProcess:
         command += ["--uds", str(self._socket), "--uvicorn-log-level", "warning", "--enable-scale-out"]
         command += ["--served-model-name", inference.model, "--max-model-len", str(inference.max_model_len or "auto")]
         command += ["--max-num-seqs", str(inference.max_batch), "--logprobs-mode", "processed_logprobs"]
+        command += ["--max-logprobs", str(MAX_MASK_IDS + 1)]  # a sampling mask is read off the likeliest tokens
         command += ["--generation-config", "vllm"]  # else the model's own file changes requests without a word
         command += ["--weight-transfer-config", orjson.dumps({"backend": BACKEND}).decode()]
         command += ["--additional-config", orjson.dumps({"stepstream": {"version": version}}).decode()]

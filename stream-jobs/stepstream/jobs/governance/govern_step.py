@@ -104,3 +104,4 @@ def _drop_response_tokens(step: Step) -> None:
     step["response_logprobs"] = []
     step["loss_mask"] = []
     step["policy_spans"] = []
+    step["sampling_mask"] = None

@@ -63,6 +63,7 @@ def check_step(step: Mapping[str, Any]) -> None:
     _require(not _has_negative(ids), "a response token id is negative")
     _require(not _has_negative(step["prompt_token_ids"]), "a prompt token id is negative")
     _check_spans(step["policy_spans"], len(ids))
+    _check_mask(step["sampling_mask"], len(ids))
     _check_amount("cost_usd", step["cost_usd"])
     _check_amount("duration_ms", step["duration_ms"])
     for call in step["response"]["tool_calls"]:
@@ -111,6 +112,15 @@ def _check_spans(spans: list[Mapping[str, Any]], tokens: int) -> None:
         _require(span["version"] >= 0, "a policy span has a negative version")
         end = span["end"]
     _require(not spans or end == tokens, "policy_spans do not cover the response tokens")
+
+
+def _check_mask(mask: Mapping[str, Any] | None, tokens: int) -> None:
+    if mask is None:
+        return
+    counts = list(mask["counts"])
+    _require(len(counts) == tokens, f"{tokens} response tokens but a sampling_mask of {len(counts)}")
+    _require(not _has_negative(counts) and not _has_negative(mask["token_ids"]), "sampling_mask has a negative number")
+    _require(sum(counts) == len(mask["token_ids"]), "the counts of sampling_mask are not those of its token_ids")
 
 
 def _check_uuid(field: str, text: str) -> None:

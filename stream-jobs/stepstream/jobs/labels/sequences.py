@@ -17,11 +17,19 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from stepstream.topics.encoded_array import EncodedArray, concatenate
-from stepstream.topics.events import SequenceSpan, Step, TrainingSequence, new_sequence_span, new_training_sequence
-from stepstream.topics.sampling_restrictions import restriction_of
+from stepstream.topics.events import (
+    SamplingMask,
+    SequenceSpan,
+    Step,
+    TrainingSequence,
+    new_sampling_mask,
+    new_sequence_span,
+    new_training_sequence,
+)
+from stepstream.topics.sampling_restrictions import MASKED, restriction_of
 from stepstream.topics.step_contexts import is_empty_failure
 
 
@@ -76,6 +84,8 @@ class _Sequence:
     spans: list[SequenceSpan] = field(default_factory=list)
     logprobs: list[Sequence[float]] = field(default_factory=list)
     """Logprobs of each span."""
+    masks: list[SamplingMask] = field(default_factory=list)
+    """Sampling mask of each span."""
 
 
 @dataclass
@@ -123,8 +133,10 @@ def join_sequences(steps: Sequence[Step]) -> JoinedSequences:
         sequence, start = context.sequence, context.end - len(step["response_token_ids"])
         spans = _spans(step, start) if _may_train(step) else []
         for span in spans:
+            first, last = span["start"] - start, span["end"] - start
             sequence.spans.append(span)
-            sequence.logprobs.append(_part(step["response_logprobs"], span["start"] - start, span["end"] - start))
+            sequence.logprobs.append(_part(step["response_logprobs"], first, last))
+            sequence.masks.append(_mask_part(step, span["restriction"], first, last))
         joined.trainable.append(bool(spans))
     joined.sequences = [_finished(sequence) for sequence in sequences if sequence.spans]
     return joined
@@ -182,11 +194,29 @@ def _append_step(step: Step, before: _Context | None, hashed: "hashlib._Hash", s
 def _finished(sequence: _Sequence) -> TrainingSequence:
     finished = new_training_sequence(token_ids=sequence.tokens.joined(), spans=sequence.spans)
     finished["logprobs"] = cast(list[float], concatenate(sequence.logprobs))
+    if any(mask["token_ids"] for mask in sequence.masks):
+        finished["sampling_mask"] = new_sampling_mask(
+            counts=cast(list[int], concatenate([mask["counts"] for mask in sequence.masks])),
+            token_ids=cast(list[int], concatenate([mask["token_ids"] for mask in sequence.masks])),
+        )
     return finished
 
 
-def _part(logprobs: Sequence[float], start: int, end: int) -> Sequence[float]:
-    return logprobs.part(start, end) if isinstance(logprobs, EncodedArray) else logprobs[start:end]
+def _part(numbers: Sequence[Any], start: int, end: int) -> Sequence[Any]:
+    return numbers.part(start, end) if isinstance(numbers, EncodedArray) else numbers[start:end]
+
+
+def _mask_part(step: Step, restriction: str, start: int, end: int) -> SamplingMask:
+    """Return the sampling mask of a part of a response; without ids if it defines no ratios."""
+    mask = step["sampling_mask"]
+    if mask is None or (restriction and restriction not in MASKED):
+        return {"counts": [0] * (end - start), "token_ids": []}
+    counts = list(mask["counts"])
+    first, size = sum(counts[:start]), sum(counts[start:end])
+    return {
+        "counts": counts[start:end],
+        "token_ids": cast(list[int], _part(mask["token_ids"], first, first + size)),
+    }
 
 
 def _longest_context_within(context: _Context | None, length: int) -> _Context | None:

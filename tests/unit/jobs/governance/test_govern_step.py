@@ -9,7 +9,7 @@ from stream_records import make_feedback, make_steps
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
 from stepstream.jobs.redaction import Redactor
-from stepstream.topics.events import new_message, new_tool_call
+from stepstream.topics.events import new_message, new_sampling_mask, new_tool_call
 from stepstream.topics.ids import derived_id
 
 REDACTOR = Redactor(b"key")
@@ -40,11 +40,13 @@ def test_a_clean_step_keeps_everything() -> None:
     ],
 )
 def test_a_redacted_response_loses_its_tokens(response: Any) -> None:
-    step = make_steps("t", response=response, loss_mask=[True] * 4)[1]
+    mask = new_sampling_mask(counts=[1] * 4, token_ids=[7] * 4)
+    step = make_steps("t", response=response, loss_mask=[True] * 4, sampling_mask=mask)[1]
     governed, clean = govern_step(JOB, step, True, REDACTOR)
     assert not clean
     assert MAIL not in json.dumps(governed)
     assert all(governed[field] == [] for field in TOKENS)  # type: ignore[literal-required]
+    assert governed["sampling_mask"] is None
     assert governed["prompt_token_ids"] == step["prompt_token_ids"]
     assert governed["fidelity"] == "text"
     assert governed["governed"] is not None

@@ -10,7 +10,7 @@ from stream_records import T0_US, make_feedback, make_steps
 
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.runtime.record import InvalidRecord
-from stepstream.topics.events import new_message, new_policy_span, new_tool_call
+from stepstream.topics.events import new_message, new_policy_span, new_sampling_mask, new_tool_call
 
 SPAN: dict[str, Any] = {"model": "demo", "version": 3}
 SLOW = new_tool_call(call_id="c", name="get", arguments="{}", duration_ms=math.nan)
@@ -20,6 +20,7 @@ def test_valid_events_pass() -> None:
     for step in make_steps("t"):
         check_step(step)
         check_envelope(step, b"t", T0_US + 10_000_000, 0)
+    check_step(make_steps("t", sampling_mask=new_sampling_mask(counts=[0, 2, 0, 1], token_ids=[7, 9, 3]))[0])
     check_feedback(make_feedback("t", end="terminated", last_step_index=2))
     check_step(make_steps("t", prompt_tokens=0, response_tokens=0, policy_spans=[])[0])
     check_step(make_steps("t", parent_trajectory_id="p")[0])  # the parent's step may be unknown
@@ -45,6 +46,10 @@ def test_valid_events_pass() -> None:
             "order",
         ),
         ({"policy_spans": [new_policy_span(start=0, end=4, model="demo", version=-1)]}, "version"),
+        ({"sampling_mask": new_sampling_mask(counts=[1], token_ids=[7])}, "sampling_mask of 1"),
+        ({"sampling_mask": new_sampling_mask(counts=[0, 2, 0, 1], token_ids=[7, 9])}, "counts of sampling_mask"),
+        ({"sampling_mask": new_sampling_mask(counts=[0, 2, 0, -1], token_ids=[7])}, "negative"),
+        ({"sampling_mask": new_sampling_mask(counts=[0, 1, 0, 0], token_ids=[-7])}, "negative"),
         ({"prompt_token_ids": [-1]}, "negative"),
         ({"response_token_ids": [1, 2, 3, -4]}, "negative"),
         ({"prompt_shared_tokens": 3, "prompt_shared_digest": "0" * 64}, "first step"),

@@ -12,7 +12,7 @@ from stream_records import as_governed, make_steps
 from stepstream.jobs.labels import sequences
 from stepstream.jobs.labels.sequences import join_sequences
 from stepstream.topics.encoded_array import EncodedArray
-from stepstream.topics.events import Step, new_policy_span, new_sampling
+from stepstream.topics.events import Step, new_policy_span, new_sampling, new_sampling_mask
 from stepstream.topics.ids import token_digest
 from stepstream.topics.step_contexts import shared_step
 
@@ -126,6 +126,34 @@ def test_spans_carry_temperature_and_restriction_of_their_step() -> None:
         (0.0, "greedy"),
         (1.0, "truncated"),
     ]
+
+
+@given(st.data())
+def test_each_trained_token_keeps_its_sampling_mask(data: st.DataObject) -> None:
+    steps = governed(make_steps("t", 3, response_tokens=4))
+    expected: list[list[int]] = []
+    for step in steps:
+        kept = data.draw(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=4, max_size=4))
+        fields: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"constraint": "regex"}, {"presence_penalty": 1.0}]
+        sampling = data.draw(st.sampled_from(fields))
+        step["sampling"] = new_sampling(**sampling)
+        step["loss_mask"] = data.draw(st.just([]) | st.lists(st.booleans(), min_size=4, max_size=4))
+        has_mask = data.draw(st.booleans())
+        if has_mask:
+            ids = [token for each in kept for token in each]
+            step["sampling_mask"] = new_sampling_mask(counts=[len(each) for each in kept], token_ids=ids)
+        counts = has_mask and "presence_penalty" not in sampling  # the ids say nothing of penalised logits
+        trained = step["loss_mask"] or [True] * 4
+        expected += [each if counts else [] for each, is_trained in zip(kept, trained, strict=True) if is_trained]
+    sequences = join_sequences(some_encoded(data, steps)).sequences
+    masks = [sequence["sampling_mask"] for sequence in sequences]
+    if not any(expected):
+        assert not any(masks)
+        return
+    [mask] = masks
+    assert mask is not None
+    assert list(mask["counts"]) == [len(each) for each in expected]
+    assert list(mask["token_ids"]) == [token for each in expected for token in each]
 
 
 def test_untrainable_steps_are_context_only() -> None:

@@ -9,6 +9,7 @@ from labelled_records import LIMITS, attempt, labelled
 
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.data.sequences import Invalid, Limits
+from stepstream.topics.events import SamplingMask, new_sampling_mask
 
 
 def test_trained_tokens_carry_their_logprob_and_version() -> None:
@@ -59,6 +60,11 @@ def test_a_sequence_longer_than_the_context_excludes_the_attempt() -> None:
     assert attempt_of(labelled("g", 0, 1.0), (0, 0), Limits("demo", 99, 5)).untrainable == "too_long"
 
 
+def mask_of(sequence: Any, ids: list[int]) -> SamplingMask:
+    """Return a mask with two ids of the first token, of which `ids` are given."""
+    return new_sampling_mask(counts=[2, *[0] * (len(sequence["logprobs"]) - 1)], token_ids=ids)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -71,6 +77,10 @@ def test_a_sequence_longer_than_the_context_excludes_the_attempt() -> None:
         (lambda s: s["token_ids"].__setitem__(0, -1), "token id"),
         (lambda s: s["spans"][1].update(step_index=7), "span of step 7"),
         (lambda s: s["spans"][1].update(temperature=0.0), "temperature 0.0"),
+        (lambda s: s["spans"][1].update(temperature=0.0, restriction="truncated"), "restriction 'truncated'"),
+        (lambda s: s.update(sampling_mask=new_sampling_mask(counts=[1], token_ids=[1])), "mask of 1 tokens"),
+        (lambda s: s.update(sampling_mask=mask_of(s, [1])), "and 1 ids"),
+        (lambda s: s.update(sampling_mask=mask_of(s, [1, 99])), "in a sampling mask"),
         (lambda s: s["spans"][1].update(temperature=float("nan")), "temperature nan"),
     ],
 )
@@ -88,6 +98,39 @@ def test_an_unknown_restriction_excludes_its_tokens() -> None:
     assert (found.untrainable, set(found.sequences[0].steps.tolist())) == ("", {1})
     record["sequences"][0]["spans"][1]["restriction"] = "later"
     assert attempt(record).untrainable == "restricted_sampling"
+
+
+def test_a_mask_makes_truncated_tokens_trainable() -> None:
+    record = labelled("g", 0, 1.0)
+    sequence = record["sequences"][0]
+    first, second = (span["end"] - span["start"] for span in sequence["spans"])
+    chosen = [sequence["token_ids"][at] for span in sequence["spans"] for at in range(span["start"], span["end"])]
+    sequence["spans"][0]["restriction"] = sequence["spans"][1]["restriction"] = "truncated"
+    without = attempt(record)
+    assert (without.untrainable, without.sequences) == ("truncated_sampling", ())
+    # The second token's ids were too many to be recorded.
+    counts = [2 if at != 1 else 0 for at in range(first + second)]
+    ids = [token for at, token in enumerate(chosen) if at != 1 for token in (0, token)]
+    sequence["sampling_mask"] = new_sampling_mask(counts=counts, token_ids=ids)
+    found = attempt(record)
+    [tokens] = found.sequences
+    assert (found.untrainable, found.restricted_tokens, tokens.trained.size) == ("", 1, first + second - 1)
+    assert tokens.kept is not None
+    assert (tokens.kept.counts.tolist(), tokens.kept.ids.tolist()) == ([2] * (first + second - 1), ids)
+
+
+def test_a_mask_without_the_sampled_token_excludes_its_span() -> None:
+    record = labelled("g", 0, 1.0)
+    sequence = record["sequences"][0]
+    sizes = [span["end"] - span["start"] for span in sequence["spans"]]
+    sequence["spans"][0]["restriction"] = "grammar"
+    missing = (sequence["token_ids"][sequence["spans"][0]["start"]] + 1) % LIMITS.vocabulary
+    rest = [0] * (sum(sizes) - 1)
+    mask = sequence["sampling_mask"] = new_sampling_mask(counts=[1, *rest], token_ids=[missing])
+    found = attempt(record)
+    assert (found.untrainable, found.restricted_tokens, set(found.sequences[0].steps.tolist())) == ("", sizes[0], {1})
+    del sequence["spans"][1], sequence["logprobs"][sizes[0] :], mask["counts"][sizes[0] :]
+    assert attempt(record).untrainable == "sampling_mask"
 
 
 def test_a_response_in_two_sequences_is_invalid() -> None:

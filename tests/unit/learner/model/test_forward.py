@@ -10,6 +10,7 @@ import torch
 from packed_models import PACKED, PADDED, WIDE, model_of, rows
 from torch import Tensor
 
+from stepstream.learner.data.kept_ids import KeptIds
 from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model import attention
 from stepstream.learner.model.forward import Packed, Padded, forward_pass_for
@@ -33,13 +34,25 @@ def one_by_one(model: Any, chosen: Sequence[TokenSequence]) -> Any:
     found = [model(torch.from_numpy(row.ids)[None], use_cache=False).logits[0].log_softmax(-1) for row in chosen]
     at = [each[row.trained - 1] for each, row in zip(found, chosen, strict=True)]
     at = [
-        each if row.temperatures is None else (each / torch.from_numpy(row.temperatures)[:, None]).log_softmax(-1)
+        each if row.temperatures is None else each / torch.from_numpy(row.temperatures)[:, None]
         for each, row in zip(at, chosen, strict=True)
+    ]
+    at = [
+        each.masked_fill(excluded(row, each), -torch.inf).log_softmax(-1) for each, row in zip(at, chosen, strict=True)
     ]
     logprobs = [
         each.gather(1, torch.from_numpy(r.ids[r.trained])[:, None])[:, 0] for each, r in zip(at, chosen, strict=True)
     ]
-    return Scores(torch.cat(logprobs), torch.cat([-(each.exp() * each).sum(-1) for each in at]).detach())
+    return Scores(torch.cat(logprobs), torch.cat([torch.special.entr(each.exp()).sum(-1) for each in at]).detach())
+
+
+def excluded(row: TokenSequence, logits: Tensor) -> Tensor:
+    found = torch.zeros_like(logits, dtype=torch.bool)
+    if row.kept is not None:
+        for at, ids in enumerate(np.split(row.kept.ids, row.kept.counts.cumsum()[:-1])):
+            found[at] = bool(ids.size)
+            found[at, ids] = False
+    return found
 
 
 def assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
@@ -61,12 +74,19 @@ def test_packed_and_padded_equal_single_sequences(kind: str) -> None:
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_packed_and_padded_score_at_each_token_s_temperature(spread: bool) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_packed_and_padded_score_at_each_token_s_temperature_among_its_ids(spread: bool, masked: bool) -> None:
     model, rng = model_of("qwen3", PACKED["qwen3"]), np.random.default_rng(1)
     model.get_output_embeddings().weight.data.mul_(20.0)
     chosen = []
     for number, row in enumerate(rows()):
         heat = rng.uniform(0.3, 1.5, row.trained.size) if spread else np.full(row.trained.size, 0.7)
+        if masked and number != 1:
+            sets = [
+                np.union1d(rng.choice(model.config.vocab_size, 9), token) if rng.random() < 0.8 else np.empty(0)
+                for token in row.ids[row.trained]
+            ]
+            row = replace(row, kept=KeptIds(np.array([len(s) for s in sets]), np.concatenate(sets).astype(np.int32)))
         chosen.append(row if spread and number == 2 else replace(row, temperatures=heat.astype(np.float32)))
     expected = values(one_by_one(model, chosen), model)
     for make in (lambda _: Padded(), forward_pass_for):

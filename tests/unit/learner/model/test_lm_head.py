@@ -18,6 +18,15 @@ def sample(tokens: int, vocabulary: int, bias: bool) -> tuple[Tensor, Tensor, Te
     )
 
 
+def masks(targets: Tensor, vocabulary: int) -> tuple[lm_head.Mask, Tensor]:
+    """Return a mask with ids for six tokens of seven, and it as a [tokens, vocabulary] tensor."""
+    allowed = torch.rand(targets.numel(), vocabulary) < torch.rand(targets.numel(), 1)
+    allowed[torch.arange(targets.numel()), targets] = True
+    allowed[::7] = True
+    counts = torch.where(allowed.all(1), 0, allowed.sum(1))
+    return lm_head.Mask(counts, (allowed & (counts > 0)[:, None]).nonzero()[:, 1].int()), allowed
+
+
 @pytest.mark.parametrize(
     "transform",
     [lm_head.PLAIN, lm_head.LogitTransform(0.25), lm_head.LogitTransform(1.0, 3.0), lm_head.LogitTransform(2.0, 5.0)],
@@ -25,12 +34,14 @@ def sample(tokens: int, vocabulary: int, bias: bool) -> tuple[Tensor, Tensor, Te
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("heat", [None, 0.7, "mixed"])
 @pytest.mark.parametrize("most_logits", [1, 2**20])
+@pytest.mark.parametrize("masked", [False, True])
 def test_logprobs_equal_log_softmax_with_its_gradient(
     monkeypatch: pytest.MonkeyPatch,
     bias: bool,
     most_logits: int,
     heat: float | str | None,
     transform: lm_head.LogitTransform,
+    masked: bool,
 ) -> None:
     monkeypatch.setitem(lm_head._MAX_LOGITS, "cpu", most_logits)
     hidden, weight, offset, targets = sample(200, 50, bias)
@@ -38,13 +49,15 @@ def test_logprobs_equal_log_softmax_with_its_gradient(
     temperatures = None
     if heat is not None:
         temperatures = 0.5 + 1.5 * torch.rand(200) if heat == "mixed" else torch.full((200,), heat)  # type: ignore[arg-type]
-    logprobs, entropy = lm_head.chosen_logprobs(hidden, weight, offset, targets, transform, temperatures)
+    mask, allowed = masks(targets, 50) if masked else (None, torch.ones(200, 50).bool())
+    logprobs, entropy = lm_head.chosen_logprobs(hidden, weight, offset, targets, transform, temperatures, mask)
     logits = torch.nn.functional.linear(hidden, weight, offset) * transform.scale
     logits = logits if transform.cap is None else transform.cap * (logits / transform.cap).tanh()
-    rows = (logits if temperatures is None else logits / temperatures[:, None]).log_softmax(-1)
+    logits = logits if temperatures is None else logits / temperatures[:, None]
+    rows = logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)
     expected = rows.gather(1, targets[:, None])[:, 0]
     torch.testing.assert_close(logprobs, expected, atol=5e-5, rtol=1e-5)
-    torch.testing.assert_close(entropy, -(rows.exp() * rows).sum(-1), atol=5e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, torch.special.entr(rows.exp()).sum(-1), atol=5e-5, rtol=1e-5)
     assert not entropy.requires_grad
     upstream = torch.randn(200)
     for found, wanted in zip(
@@ -68,6 +81,8 @@ def test_no_tensor_is_larger_than_a_few_tokens_logits() -> None:
     with LargestTensor() as plain:
         torch.nn.functional.linear(hidden[:400], weight)
     assert plain.elements == 400 * 50_000
-    with LargestTensor() as fused:
-        lm_head.chosen_logprobs(hidden, weight, None, targets)[0].sum().backward()
-    assert fused.elements <= lm_head._MAX_LOGITS["cpu"] < 2_000 * 50_000 / 10
+    mask = lm_head.Mask(torch.full((2_000,), 64), torch.stack([targets] * 64, 1).flatten())
+    for each in (None, mask):
+        with LargestTensor() as fused:
+            lm_head.chosen_logprobs(hidden, weight, None, targets, mask=each)[0].sum().backward()
+        assert fused.elements <= lm_head._MAX_LOGITS["cpu"] < 2_000 * 50_000 / 10

@@ -1,6 +1,7 @@
 """Check that packs contain every sequence, with each common prefix once."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -8,7 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.learner.data.sequences import TokenSequence
+from stepstream.learner.data.kept_ids import KeptIds
+from stepstream.learner.data.sequences import TokenSequence, joined_kept
 from stepstream.learner.model import packing
 from stepstream.learner.model.packing import microbatches, pack, pack_batches
 
@@ -52,10 +54,18 @@ def test_every_trained_token_attends_exactly_to_its_prefix(rows: list[TokenSeque
 
 
 @given(ROWS, st.data())
-def test_each_prediction_has_the_temperature_of_its_tokens(rows: list[TokenSequence], data: st.DataObject) -> None:
+def test_each_prediction_has_the_temperature_and_ids_of_its_tokens(
+    rows: list[TokenSequence], data: st.DataObject
+) -> None:
     levels = st.sampled_from([np.float32(1.0), np.float32(0.7), np.float32(0.1)])
+    kept_ids = st.lists(st.sampled_from([(), (0, 1), (0, 1, 2)]), min_size=40, max_size=40) | st.none()
     heated = []
     for row in rows:
+        drawn = data.draw(kept_ids)
+        if drawn is not None:
+            ids = drawn[: row.trained.size]
+            counts, flat = np.array([len(each) for each in ids]), np.array([*chain(*ids)], np.int32)
+            row = replace(row, kept=KeptIds(counts, flat))
         some = data.draw(st.lists(levels, min_size=row.trained.size, max_size=row.trained.size) | st.none())
         heated.append(replace(row, temperatures=None if some is None else np.array(some, np.float32)))
     packed, plain = pack(heated), pack(rows)
@@ -63,11 +73,19 @@ def test_each_prediction_has_the_temperature_of_its_tokens(rows: list[TokenSeque
     assert packed.ids.tolist() == plain.ids.tolist()
     assert packed.at[packed.of].tolist() == plain.at[plain.of].tolist()
     assert packed.targets[packed.of].tolist() == plain.targets[plain.of].tolist()
+    kept = joined_kept(heated)
+    assert (packed.kept is None) == (kept is None)
+    labels = [0] * packed.at.size
+    if packed.kept is not None and kept is not None:
+        assert packed.kept.counts.size == packed.at.size
+        found = packed.kept.take(packed.of)
+        assert (found.counts.tolist(), found.ids.tolist()) == (kept.counts.tolist(), kept.ids.tolist())
+        labels = packed.kept.labels().tolist()
     if packed.temperatures is not None:
         assert packed.temperatures.size == packed.at.size
         expected = [np.ones(r.trained.size, np.float32) if r.temperatures is None else r.temperatures for r in heated]
         assert packed.temperatures[packed.of].tolist() == np.concatenate(expected).tolist()
-        keys = list(zip(packed.at.tolist(), packed.targets.tolist(), packed.temperatures.tolist(), strict=True))
+        keys = list(zip(packed.at.tolist(), packed.targets.tolist(), packed.temperatures.tolist(), labels, strict=True))
         assert len(set(keys)) == len(keys)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from label_runs import FEEDBACK, STEPS, Run, governed
 from labelled_records import LIMITS, tiny_model
+from reference_sampling import response_logprobs
 from stream_records import make_ending, make_steps
 
 from stepstream.config import LearnerSettings
@@ -16,7 +17,10 @@ from stepstream.learner.data.requirements import REQUIREMENTS
 from stepstream.learner.data.sequences import Limits
 from stepstream.learner.training.trainer import Trainer
 from stepstream.learner.training.update_stats import gap_warning
-from stepstream.topics.events import Sampling, new_sampling
+from stepstream.services.inference.continuous_batch import Batch, Generation
+from stepstream.services.inference.engine import SamplingParams, TokenChunk
+from stepstream.services.inference.llama import LlamaWeights
+from stepstream.topics.events import Sampling, new_policy_span, new_sampling
 
 VERSION = 3
 
@@ -51,6 +55,31 @@ def sampled_steps(model: Any, name: str, samplings: list[Sampling], version: int
         logits = model(torch.tensor([context])).logits[0, len(whole) - 1 : -1] / (sampling["temperature"] or 1.0)
         chosen = logits.log_softmax(-1).gather(1, torch.tensor(step["response_token_ids"])[:, None])
         step |= {"sampling": sampling, "response_logprobs": chosen[:, 0].tolist()}
+    return steps
+
+
+def engine_steps(model: Any, folder: Path, name: str, **fields: Any) -> list[Any]:
+    """Return steps that the torch engine samples with masks, at temperature 0.7 and with the truncation of `fields`."""
+    batch = Batch(LlamaWeights(folder, "cpu"), VERSION, 1, 128)
+    params = SamplingParams(4, 0.7, seed=len(name), mask_ids=64, **fields)
+    steps: list[Any] = make_steps(name, 2)
+    context: list[int] = []
+    for step in steps:
+        whole = [*context, *(token % 95 + 4 for token in step["prompt_token_ids"])]
+        chunks: list[TokenChunk] = []
+        with torch.inference_mode():
+            batch.join([Generation(whole, params, chunks.append)])
+            while batch.running:
+                batch.step()
+            tokens, logprobs = list(chunks[-1].token_ids), list(chunks[-1].logprobs)
+            logits = model(torch.tensor([[*whole, *tokens]])).logits[0, len(whole) - 1 : -1]
+        assert response_logprobs(logits, whole, tokens, params) == pytest.approx(logprobs, abs=1e-4)
+        assert chunks[-1].mask is not None
+        step |= {"response_token_ids": tokens, "response_logprobs": logprobs, "prompt_token_ids": whole}
+        step |= {"prompt_shared_tokens": 0, "prompt_shared_digest": None, "sampling_mask": chunks[-1].mask._asdict()}
+        step["sampling"] = new_sampling(temperature=0.7, **fields)
+        step["policy_spans"] = [new_policy_span(start=0, end=len(tokens), model="demo", version=VERSION)]
+        context = [*whole, *tokens]
     return steps
 
 
@@ -131,6 +160,26 @@ def test_restricted_steps_are_context_and_the_others_are_trained(folder: Path, m
     figures = updated(folder, attempts)
     assert (figures["restricted_tokens"], figures["tokens"]) == (8.0, 16.0)
     assert figures["mu_gap_max"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    "fields", [{"top_p": 0.6}, {"top_k": 5}, {"min_p": 0.1}, {"top_p": 0.8, "top_k": 20, "min_p": 0.02}], ids=str
+)
+def test_masked_tokens_are_scored_by_the_truncated_distribution(
+    folder: Path, model: Any, fields: dict[str, Any]
+) -> None:
+    steps = [engine_steps(model, folder, "t" * (number + 1), **fields) for number in range(2)]
+    sampled = sum(len(step["response_token_ids"]) for own in steps for step in own)
+    figures = updated(
+        folder, [labelled_attempt(own, float(n)) for n, own in enumerate(steps)], kl_weight=0.1, minibatches=1
+    )
+    assert figures["mu_gap_max"] < 1e-4
+    assert (figures["mu_gap_tokens"], figures["tokens"], figures["restricted_tokens"]) == (sampled, sampled, 0)
+    assert figures["effective_share"] == pytest.approx(1.0, abs=1e-4)
+    assert figures["reference_kl"] == pytest.approx(0.0, abs=1e-6)
+    for step in steps[0]:
+        step["sampling_mask"] = None
+    assert labelled_attempt(steps[0], 1.0).untrainable == "truncated_sampling"
 
 
 @pytest.mark.parametrize("advantage", ["ppo_gae", "reinforce_pp", "step_ppo", "gigpo"])

@@ -55,6 +55,7 @@ class Answer:
     token_ids: Any = None
     logprobs: list[float] | None = None
     weight_versions: Any = None
+    sampling_mask: Any = None
     prefix: str = ""
     """How a worker continued the recorded tokens: `splice` or `none`; empty: it does not say."""
     prefix_reason: str = ""

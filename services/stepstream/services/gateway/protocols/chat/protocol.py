@@ -31,6 +31,8 @@ _ADDED = {name: b',"%b":true' % name.encode() for name in (*ADDITIONS, PLAIN)}
 PREFIX, PREFIX_REASON = "stepstream_prefix", "stepstream_prefix_reason"
 """Fields of a worker's answer about the prefix that it got. `PREFIX` is also the request's field."""
 STARTED_AT = "stepstream_started_at_us"
+MASK = "stepstream_sampling_mask"
+"""Field that asks a worker for sampling masks; its value is the largest number of ids of one token."""
 
 
 class ChatCompletions:
@@ -115,6 +117,9 @@ class ChatCompletions:
             if not requested.token_ids and "token_ids" in choice:
                 del choice["token_ids"]
                 changed = True
+            if "sampling_mask" in choice:
+                del choice["sampling_mask"]
+                changed = True
             if not requested.logprobs and choice.get("logprobs") is not None:
                 choice["logprobs"] = None
                 changed = True
@@ -137,7 +142,12 @@ CHAT = ChatCompletions()
 
 
 def with_worker_fields(
-    body: bytes, request: dict[str, Any], started_us: int, prefix_ids: Sequence[int] = (), prefix_messages: int = 0
+    body: bytes,
+    request: dict[str, Any],
+    started_us: int,
+    prefix_ids: Sequence[int] = (),
+    prefix_messages: int = 0,
+    mask_ids: int = 0,
 ) -> bytes:
     """Return a body with the fields that only inference workers read.
 
@@ -147,10 +157,13 @@ def with_worker_fields(
         started_us: time of the trajectory's first call, for templates that render a date.
         prefix_ids: token ids of the step before, prompt and response; empty: unknown.
         prefix_messages: number of leading messages that they cover.
+        mask_ids: largest number of ids of a token's sampling mask; 0: ask for none.
     """
     fields: dict[str, Any] = {STARTED_AT: started_us}
     if prefix_ids:
         fields[PREFIX] = {"token_ids": prefix_ids, "messages": prefix_messages}
+    if mask_ids:
+        fields[MASK] = mask_ids
     if request and request.keys().isdisjoint(fields):
         return b"%b,%b" % (body[: body.rindex(b"}")], orjson.dumps(fields)[1:])
     return orjson.dumps(orjson.loads(body) | fields)
@@ -191,6 +204,7 @@ def _choice_answer(reply: dict[str, Any], choice: Any) -> Answer:
         token_ids=choice.get("token_ids"),
         logprobs=token_logprobs(choice.get("logprobs")),
         weight_versions=choice.get("weight_versions"),
+        sampling_mask=choice.get("sampling_mask"),
         prefix=text_of(reply.get(PREFIX)),
         prefix_reason=text_of(reply.get(PREFIX_REASON)),
     )

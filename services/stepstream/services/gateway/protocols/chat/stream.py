@@ -18,6 +18,7 @@ class _Choice:
     role: str = "assistant"
     finish_reason: str = ""
     weight_versions: Any = None
+    sampling_mask: Any = None
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class _Choice:
         elif self.logprobs is not None:
             self.logprobs += logprobs
         self.weight_versions = choice.get("weight_versions") or self.weight_versions
+        self.sampling_mask = choice.get("sampling_mask") or self.sampling_mask
         finish_reason = choice.get("finish_reason")
         if finish_reason and isinstance(finish_reason, str):
             self.finish_reason = finish_reason
@@ -148,6 +150,7 @@ class ChatStream:
             token_ids=choice.token_ids or None,
             logprobs=choice.logprobs,
             weight_versions=choice.weight_versions,
+            sampling_mask=choice.sampling_mask,
             prefix=self.prefix,
             prefix_reason=self.prefix_reason,
             error=self.error,
