@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from peak_tensors import PeakTensors
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model.checkpoint import write_version
+from stepstream.learner.model.critic import Critic
 from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.model.policy import Policy
 from stepstream.learner.model.reference import reference_of
@@ -56,17 +58,23 @@ def peak_of_version(folder: Path, config: LearnerSettings, target: Path) -> int:
     return tensors.peak - before
 
 
-def peak_of_steps(folder: Path, config: LearnerSettings) -> int:
+def peak_of_steps(folder: Path, config: LearnerSettings, has_critic: bool = False) -> int:
     """Return the most bytes of tensors in two optimizer steps, each of one full forward pass and the reference's."""
     rows = _rows_of(config)
+    targets = torch.ones(sum(row.trained.size for row in rows))
     tensors = PeakTensors()
     with tensors:
         policy = Policy(folder, config)
         reference = reference_of(policy, folder, config)
+        critic = Critic(policy.state_size, config, folder) if has_critic else None
         tensors.peak = 0
         for _ in range(2):
             if reference:
                 reference(rows)
-            policy.learn(policy.logprobs(rows).sum())
+            scores = policy.scores(rows, states=has_critic)
+            policy.learn(scores.logprobs.sum())
+            if critic is not None and scores.states is not None:
+                critic.learn([critic.gradient_of(scores.states, targets, targets)])
+            del scores
             policy.step(1e-4)
     return tensors.peak

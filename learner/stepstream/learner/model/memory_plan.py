@@ -100,7 +100,8 @@ def plan_memory(
         ),
         "gradient of the output layer": number * shape.trained_outside,
         "reference": 4 * shape.weights // shards if has_reference and not config.reference_offload else 0,
-        "critic": 4 * 4 * shape.hidden if has_critic else 0,
+        # It reads the last hidden states after the backward pass, which keeps them: those of the whole pass.
+        "critic": (number * config.microbatch_tokens + 4 * 4) * shape.hidden if has_critic else 0,
     }
     gpu["reserve"] = _RESERVE + int(_FRAGMENTED * sum(gpu.values()))
     host = {

@@ -73,6 +73,39 @@ def test_a_reference_takes_as_much_as_estimated(tmp_path: Path) -> None:
         assert 0.97 * (peak - other) < expected < 1.05 * (peak - other)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_critic_takes_as_much_as_estimated(tmp_path: Path, gpus: int) -> None:
+    folder = model_of(tmp_path, 2)
+    small = LearnerSettings.model_validate(
+        {"preset": "tiny", "microbatch_tokens": 4096, "reproducible": False, "activation_checkpointing": True}
+    )
+    expected = plan_memory(shape_of(folder, small), small, gpus, has_critic=True).gpu["critic"]
+    more, fewer = (run_in_ranks(gpus, peak_of_steps, folder, small, critic) for critic in (True, False))
+    for peak, other in zip(more, fewer, strict=True):
+        assert 0.97 * (peak - other) < expected < 1.05 * (peak - other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_offloaded_moments_take_as_much_as_estimated(tmp_path: Path, gpus: int) -> None:
+    """On a CPU the same memory holds both sides, and gradients need no copy to step there."""
+    folder = model_of(tmp_path, 8)
+    with_offload, without = (
+        LearnerSettings.model_validate(
+            {"preset": "tiny", "microbatch_tokens": 64, "reproducible": False, "optimizer_offload": is_offloaded}
+        )
+        for is_offloaded in (True, False)
+    )
+    shape = shape_of(folder, with_offload)
+    plans = [plan_memory(shape, each, gpus) for each in (with_offload, without)]
+    moments = [plan.gpu["moments"] + plan.host["moments and stepped weights"] for plan in plans]
+    expected = moments[0] - moments[1] - 4 * shape.trained // gpus
+    more, fewer = (run_in_ranks(gpus, peak_of_steps, folder, config) for config in (with_offload, without))
+    for peak, other in zip(more, fewer, strict=True):
+        assert 0.97 * (peak - other) < expected < 1.05 * (peak - other)
+
+
 @pytest.mark.parametrize(("fields", "ranks"), [({}, 1), ({}, 2), ({"lora_rank": 4}, 2)])
 def test_no_rank_holds_the_whole_state_to_write_a_version(tmp_path: Path, fields: dict[str, Any], ranks: int) -> None:
     folder = model_of(tmp_path / "0", 4)
