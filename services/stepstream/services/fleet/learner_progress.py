@@ -89,10 +89,15 @@ class LearnerWatcher:
         return self._outcome_reward.add(event.key, event.record)
 
     def _pass_decision(self, decision: Mapping[str, Any]) -> None:
-        is_of_fleet = decision["model"] == self._settings.fleet.model and decision["group_id"] is not None
-        if is_of_fleet and decision["reason"] not in _REASONS_OF_ONE_LABEL:
+        is_own = is_of_fleet(decision, self._settings.fleet.model, self._settings.gateway.tenant)
+        if is_own and decision["reason"] not in _REASONS_OF_ONE_LABEL:
             reason = "" if decision["outcome"] == "trained" else decision["reason"]
             self._add_decision(decision["group_id"], decision["trajectory_id"], reason)
+
+
+def is_of_fleet(decision: Mapping[str, Any], model: str, tenant: str) -> bool:
+    """Return True if a decision is about a group of the fleet, whose calls the gateway records under `tenant`."""
+    return decision["model"] == model and decision["tenant"] == tenant and decision["group_id"] is not None
 
 
 class Lineage:
