@@ -153,8 +153,9 @@ def gateway(folder: Path, provider: Server, settings: Settings) -> Iterator[Serv
     fields = {"port": port, "require_key": True, "upstreams": [f"http://127.0.0.1:{provider.port}"]}
     settings = Settings.model_validate(settings.model_dump() | {"gateway": settings.gateway.model_dump() | fields})
     environment = environment_of(settings)
+    declared = ["--tenant", "bench", "--model", "*", "--consent", "train"]
     created = subprocess.run(
-        [sys.executable, "-m", "stepstream.cli.main", "keys", "create", "--tenant", "bench", "--json"],
+        [sys.executable, "-m", "stepstream.cli.main", "keys", "create", *declared, "--json"],
         env=ENVIRONMENT | environment,
         capture_output=True,
         text=True,

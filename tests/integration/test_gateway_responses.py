@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from gateway_fixtures import Recorded
+from gateway_fixtures import Recorded, write_key
 from scripted_responses import ScriptedResponses, message_item
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids
 from service_process import ServiceProcess
-from waiting import TIMEOUT_S
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import ProviderSettings
 
@@ -49,7 +49,8 @@ def provider() -> Iterator[ScriptedResponses]:
 def gateway_fields(provider: ScriptedResponses) -> dict[str, Any]:
     """Give the gateway the provider beside its worker."""
     entry = ProviderSettings(name="scripted", base_url=provider.url, models=["gpt-*"], protocols=["responses"])
-    return {"providers": [entry]}
+    shared = {"name": "shared", "models": ["shared-*"], "api_key": "sk-operator"}
+    return {"providers": [ProviderSettings.model_validate(entry.model_dump() | shared), entry]}
 
 
 @pytest.fixture(autouse=True)
@@ -240,3 +241,111 @@ def test_a_conversation_with_a_provider_stores_each_message_once(
     assert (second["prompt_shared_messages"], second["prompt_shared_step"]) == (3, None)
     assert [(message["role"], message["content"]) for message in second["messages"]] == [("tool", "7")]
     assert second["response"]["content"] == "7"
+
+
+@pytest.fixture(scope="module")
+def tenants(gateway: ServiceProcess) -> Iterator[list[httpx.Client]]:
+    """Two tenants that may read stored responses, and one of the first that declares no path."""
+    stored = {"paths": ["/v1/responses/*"], "models": ["shared-*"]}
+    written = [write_key(gateway.settings, tenant="a", **stored), write_key(gateway.settings, tenant="b", **stored)]
+    written.append(write_key(gateway.settings, tenant="a", models=["shared-*"], consent="analyse"))
+    url = f"http://127.0.0.1:{gateway.settings.gateway.port}"
+    clients = [httpx.Client(base_url=url, headers={"x-stepstream-key": key}, timeout=TIMEOUT_S) for key in written]
+    for client in clients:
+        wait_until(lambda client=client: client.get("/v1/models").status_code == 200)  # type: ignore[misc]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def respond(client: httpx.Client, **fields: Any) -> httpx.Response:
+    return client.post("/v1/responses", json={"model": "shared-1", "input": "go"} | fields)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_another_tenants_response_does_not_exist(
+    tenants: list[httpx.Client], provider: ScriptedResponses, stream: bool
+) -> None:
+    ours, theirs, ours_too = tenants
+    first = respond(ours, stream=stream)
+    events = [json.loads(line[6:]) for line in first.text.splitlines() if line.startswith("data: ")]
+    (name,) = {event["response"]["id"] for event in events if "response" in event} if stream else {first.json()["id"]}
+    own = name.partition(".")[0]
+    assert respond(ours_too, previous_response_id=name).status_code == 200
+    assert provider.requests[-1]["previous_response_id"] == own
+    calls = len(provider.requests)
+    for guess in (name, own):
+        refused = respond(theirs, previous_response_id=guess)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "previous_response_not_found")
+    read = ours.get(f"/v1/responses/{name}")
+    assert (read.status_code, read.json()["id"]) == (200, name)
+    guesses = (name, own, f"%72{own[1:]}", f"{own}/input_items")
+    assert [theirs.get(f"/v1/responses/{guess}").status_code for guess in guesses] == [404] * 4
+    assert len(provider.requests) == calls
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/files",
+        "/v1/fine_tuning/jobs",
+        "/v1/responses%2Fresp_1",
+        "/t/s%2Fv1%2Fmodels/responses/resp_1",
+        "/v1//responses/resp_1",
+        "/v1/responses/../files",
+        "/v1/responses/%2e%2e/files",
+    ],
+)
+def test_a_key_reaches_no_path_of_the_operators_account_that_it_does_not_declare(
+    tenants: list[httpx.Client], path: str
+) -> None:
+    """`/v1/files` of the provider answers: without the check, the caller would read the operator's files."""
+    url = httpx.URL(tenants[1].base_url, raw_path=path.encode())
+    refused = tenants[1].get(url)
+    assert refused.status_code in (403, 404)
+    assert "of-another-tenant" not in refused.text
+    assert tenants[2].get("/v1/responses/resp_1").status_code == 403
+
+
+def test_a_key_calls_only_its_models_and_names_no_stored_objects(tenants: list[httpx.Client]) -> None:
+    for fields, error in (
+        ({"model": "gpt-x"}, "does not declare the model 'gpt-x'"),
+        ({"conversation": "conv_1"}, "does not declare the path /v1/conversations/"),
+    ):
+        refused = respond(tenants[0], **fields)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
+        assert error in refused.json()["error"]["message"]
+
+
+def test_the_provider_reads_the_model_that_was_checked(
+    tenants: list[httpx.Client], provider: ScriptedResponses
+) -> None:
+    body = b'{"model": "gpt-x", "previous_response_id": "resp_1", "model": "shared-1", "previous_response_id": null}'
+    assert tenants[0].post("/v1/responses", content=body).status_code == 200
+    assert provider.bodies[-1] == b'{"model":"shared-1","previous_response_id":null}'
+
+
+def test_a_keys_ceiling_of_consent_is_recorded(tenants: list[httpx.Client], recorded: Recorded) -> None:
+    headers = new_headers()
+    body = {"model": "shared-1", "input": "go"}
+    tenants[2].post("/v1/responses", json=body, headers=headers | {"x-stepstream-consent": "train"})
+    (step,) = recorded("steps", headers["x-stepstream-trajectory"])
+    assert (step["tenant"], step["consent"]) == ("a", "analyse")
+
+
+@pytest.mark.parametrize(
+    ("limit", "kind", "header"),
+    [
+        ({"requests_per_minute": 2}, "rate_limit_error", "retry-after"),
+        ({"token_budget": 20}, "insufficient_quota", "x-should-retry"),
+    ],
+)
+def test_a_key_with_a_limit_gets_429(gateway: ServiceProcess, limit: dict[str, int], kind: str, header: str) -> None:
+    key = write_key(gateway.settings, **limit)
+    url = f"http://127.0.0.1:{gateway.settings.gateway.port}"
+    with httpx.Client(base_url=url, headers={"x-stepstream-key": key}, timeout=TIMEOUT_S) as client:
+        wait_until(lambda: respond(client).status_code == 200)
+        assert respond(client).status_code == 200
+        refused = respond(client)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (429, kind)
+    assert header in refused.headers

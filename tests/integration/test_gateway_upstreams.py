@@ -6,11 +6,11 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
-from gateway_fixtures import Recorded, gateway_process, gateway_settings
+from gateway_fixtures import Recorded, gateway_process, gateway_settings, write_key
 from scripted_upstream import ScriptedUpstream, prompt_ids
 from service_process import ServiceProcess
 from waiting import TIMEOUT_S, wait_until
@@ -45,6 +45,9 @@ def gateway_fields(provider: ScriptedUpstream) -> dict[str, Any]:
 def http(gateway: ServiceProcess) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"http://127.0.0.1:{gateway.settings.gateway.port}", timeout=TIMEOUT_S) as client:
         yield client
+
+
+DECLARED = ("--model", "*", "--consent", "train")
 
 
 def ask(http: httpx.Client, *messages: Any, path: str = "/v1", model: str = "demo", **headers: str) -> httpx.Response:
@@ -152,7 +155,7 @@ def test_calls_without_an_id_are_matched_by_their_messages(http: httpx.Client, r
 def test_a_key_determines_tenant_and_scopes(
     http: httpx.Client, gateway: ServiceProcess, upstream: ScriptedUpstream, recorded: Recorded
 ) -> None:
-    made = json.loads(keys(gateway, "create", "--tenant", "acme", "--scope", "calls", "--json"))
+    made = json.loads(keys(gateway, "create", "--tenant", "acme", "--scope", "calls", *DECLARED, "--json"))
     key, name = made["key"], str(uuid.uuid4())
     wait_until(lambda: ask(http, authorization=f"Bearer {key}:{name}").status_code == 200)
     assert "Authorization" not in upstream.headers[-1]
@@ -163,7 +166,7 @@ def test_a_key_determines_tenant_and_scopes(
     refused = http.post("/v1/feedback", json=item, headers={"x-stepstream-key": key})
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
     for scopes, producer in ((), "gateway"), (("--scope", "feedback", "--scope", "verdicts"), "verdicts"):
-        other = json.loads(keys(gateway, "create", "--tenant", "acme", *scopes, "--json"))
+        other = json.loads(keys(gateway, "create", "--tenant", "acme", *scopes, *DECLARED, "--json"))
         trajectory_id = str(uuid.uuid4())
         request = {
             "json": item | {"trajectory_id": trajectory_id, "source": "test"},
@@ -175,8 +178,13 @@ def test_a_key_determines_tenant_and_scopes(
         wrong = http.post(path, json={}, headers={"x-api-key": key + "x"})
         assert (wrong.status_code, wrong.json()["type"]) == (401, "error")  # as Anthropic's clients read it
         assert wrong.json()["error"]["type"] == "authentication_error"
-    (listed,) = [row for row in json.loads(keys(gateway, "list", "--json")) if row["key_id"] == made["key_id"]]
+    keys(gateway, "change", made["key_id"], "--path", "/v1/embeddings", "--tokens", "1000", "--until", "2100-01-01")
+    wait_until(lambda: use_of(gateway, made["key_id"])["used"]["requests"] >= 2)
+    listed = use_of(gateway, made["key_id"])
     assert (listed["tenant"], listed["scopes"], listed["revoked"]) == ("acme", ["calls"], False)
+    assert (listed["models"], listed["paths"], listed["consent"]) == (["*"], ["/v1/embeddings"], "train")
+    assert (listed["token_budget"], listed["ends_at_us"]) == (1000, 4_102_444_800_000_000)
+    assert listed["used"]["prompt_tokens"] > 0
     keys(gateway, "revoke", made["key_id"])
     wait_until(lambda: ask(http, authorization=f"Bearer {key}").status_code == 401)
     assert key.split("-", 3)[3] not in gateway.log_text  # the secret, which may hold hyphens itself
@@ -185,7 +193,7 @@ def test_a_key_determines_tenant_and_scopes(
 def test_required_keys_are_known_without_kafka(
     gateway: ServiceProcess, upstream: ScriptedUpstream, registry_settings: Settings, tmp_path: Any
 ) -> None:
-    key = json.loads(keys(gateway, "create", "--tenant", "acme", "--json"))["key"]
+    key = write_key(gateway.settings)
     settings = gateway_settings(registry_settings, upstream, require_key=True)
     settings = settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": tmp_path})})
     with (
@@ -203,6 +211,11 @@ def test_required_keys_are_known_without_kafka(
     ):
         assert ask(http, authorization=f"Bearer {key}").status_code == 200
         assert ask(http, authorization="Bearer sk-stepstream-00-x").status_code == 503
+
+
+def use_of(gateway: ServiceProcess, key_id: str) -> dict[str, Any]:
+    (listed,) = [row for row in json.loads(keys(gateway, "list", "--json")) if row["key_id"] == key_id]
+    return cast("dict[str, Any]", listed)
 
 
 def keys(gateway: ServiceProcess, *arguments: str) -> str:

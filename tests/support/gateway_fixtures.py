@@ -14,12 +14,17 @@ from service_process import ServiceProcess
 from stack_fixtures import with_settings
 from waiting import TIMEOUT_S, wait_until
 
+from stepstream.cli import compacted_topics
 from stepstream.config import SchemaRegistrySettings, Settings
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
+from stepstream.services.gateway.api_keys import new_key
+from stepstream.topics.catalogue import API_KEYS
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import new_api_key
+from stepstream.topics.ids import new_event_id, now_us
 
 Recorded = Callable[..., list[dict[str, Any]]]
 
@@ -36,6 +41,15 @@ def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: A
     # Workers of other tests announce themselves on the shared broker.
     gateway = {"port": port, "upstreams": [upstream.url], "find_workers": False, "upstream_deadline_s": TIMEOUT_S}
     return with_settings(settings, gateway=gateway | fields, fleet={"gateway_url": f"http://127.0.0.1:{port}"})
+
+
+def write_key(settings: Settings, **fields: Any) -> str:
+    """Publish an API key of scope `calls` for every model, but for `fields`, and return it."""
+    key_id, key, digest = new_key()
+    values = {"tenant": "acme", "scopes": ["calls"], "models": ["*"], "consent": "train"} | fields
+    record = new_api_key(event_id=new_event_id(), occurred_at_us=now_us(), key_id=key_id, digest=digest, **values)
+    compacted_topics.write(settings, API_KEYS, key_id, record)
+    return key
 
 
 @cache

@@ -27,6 +27,14 @@ class ScriptedResponses(ScriptedUpstream):
 
     def _route(self, app: web.Application) -> None:
         app.router.add_post("/v1/responses", self._responses)
+        app.router.add_get("/v1/responses/{id}", self._stored)
+        app.router.add_get("/v1/files", self._files)
+
+    async def _stored(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"id": request.match_info["id"], "object": "response", "output": []})
+
+    async def _files(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"object": "list", "data": [{"id": "file-of-another-tenant"}]})
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.read())

@@ -15,7 +15,7 @@ from stepstream.config.connections import (
     SealSettings,
     TopicsSettings,
 )
-from stepstream.config.ingest import GatewaySettings, OtlpSettings, ProviderSettings, SdkSettings
+from stepstream.config.ingest import GatewaySettings, ModelPriceSettings, OtlpSettings, ProviderSettings, SdkSettings
 from stepstream.config.jobs import (
     AlarmsSettings,
     CurateSettings,
@@ -72,6 +72,7 @@ __all__ = [
     "LabelSettings",
     "LearnerSettings",
     "MetricsSettings",
+    "ModelPriceSettings",
     "OtlpSettings",
     "PathsSettings",
     "ProviderSettings",

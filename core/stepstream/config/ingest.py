@@ -34,6 +34,14 @@ class ProviderSettings(Section):
     path_prefix: str = setting("/v1", "Prefix of its paths, in place of OpenAI's `/v1`.")
 
 
+class ModelPriceSettings(Section):
+    """The price of a model's tokens: an entry of `gateway.prices`."""
+
+    model: str = setting(..., "Name of the model; `*` matches any characters.", min_length=1)
+    prompt_usd: float = setting(..., "Price of a million tokens of prompts.", unit="US dollars", ge=0)
+    response_usd: float = setting(..., "Price of a million tokens of responses.", unit="US dollars", ge=0)
+
+
 class GatewaySettings(Section):
     """The OpenAI-compatible gateway, which forwards model calls and captures them as steps."""
 
@@ -70,6 +78,11 @@ class GatewaySettings(Section):
         [],
         "Model providers. A call goes to the first one whose `models` match, else to the workers. JSON in the "
         "environment.",
+    )
+    prices: list[ModelPriceSettings] = setting(
+        [],
+        "Prices of tokens, for the budgets of API keys and the cost of steps. The first entry that matches the model "
+        "counts. JSON in the environment.",
     )
     require_key: bool = setting(
         False,

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+from api_key_records import key_record, new_counts
 
 from stepstream.config import GatewaySettings
 from stepstream.services.gateway.api_keys import ApiKeys, Credentials, check_key, credentials_of, new_key
 from stepstream.services.gateway.errors import Forbidden, KeysUnknown, Unauthorized
-from stepstream.topics.events import ApiKey, new_api_key
+from stepstream.topics.events import ApiKey
 
 
 @pytest.mark.parametrize(
@@ -37,23 +38,22 @@ def test_credentials_are_split_into_key_session_and_upstream_headers(
     assert "secret" not in repr(credentials)
 
 
-def key(**fields: object) -> tuple[Credentials, ApiKey]:
+def key(**fields: Any) -> tuple[Credentials, ApiKey]:
     key_id, text, digest = new_key()
     credentials = credentials_of([(b"authorization", f"Bearer {text}:session".encode())])
     assert credentials.key_id == key_id
-    values = {"key_id": key_id, "digest": digest, "tenant": "acme", "scopes": ["calls"]} | fields
-    return credentials, new_api_key(event_id="e", occurred_at_us=1, **values)  # type: ignore[arg-type]
+    return credentials, key_record(**({"key_id": key_id, "digest": digest} | fields))
 
 
 def test_a_valid_key_gives_its_tenant_for_its_scopes_only() -> None:
     credentials, record = key()
-    assert check_key(credentials, record, "calls") == "acme"
+    assert check_key(credentials, record, "calls").tenant == "acme"
     with pytest.raises(Forbidden, match="lacks the scope feedback; it has: calls"):
         check_key(credentials, record, "feedback")
 
 
 @pytest.mark.parametrize("fields", [{"revoked": True}, {"digest": "0" * 64}, {"digest": ""}])
-def test_an_invalid_key_is_refused_without_its_secret_in_the_message(fields: dict[str, object]) -> None:
+def test_an_invalid_key_is_refused_without_its_secret_in_the_message(fields: dict[str, Any]) -> None:
     credentials, record = key(**fields)
     with pytest.raises(Unauthorized) as caught:
         check_key(credentials, record, "calls")
@@ -71,11 +71,11 @@ class Keys(dict[str, Any]):
 def test_a_call_is_authorized_by_the_table_of_keys() -> None:
     credentials, record = key()
     keys = Keys({credentials.key_id: record})
-    api_keys = ApiKeys(keys, required=True)
-    assert api_keys.authorize(credentials, "calls") == "acme"
+    api_keys = ApiKeys(keys, new_counts(), required=True)
+    assert api_keys.authorize(credentials, "calls").tenant == "acme"
     assert [api_keys.has_scope(credentials, scope) for scope in ("calls", "verdicts")] == [True, False]
     assert not api_keys.has_scope(Credentials(), "calls")
-    assert ApiKeys(keys, required=False).authorize(Credentials(), "calls") is None
+    assert ApiKeys(keys, new_counts(), required=False).authorize(Credentials(), "calls").tenant is None
     with pytest.raises(Unauthorized, match="requires an API key"):
         api_keys.authorize(Credentials(), "calls")
 
@@ -83,7 +83,7 @@ def test_a_call_is_authorized_by_the_table_of_keys() -> None:
 def test_an_unknown_key_is_no_verdict_before_the_topic_is_read() -> None:
     credentials, _ = key()
     keys = Keys()
-    api_keys = ApiKeys(keys, required=False)
+    api_keys = ApiKeys(keys, new_counts(), required=False)
     with pytest.raises(Unauthorized):
         api_keys.authorize(credentials, "calls")
     keys.current = False

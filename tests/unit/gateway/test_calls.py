@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import orjson
 import pytest
+from api_key_records import new_counts
 from fold_harness import LocalCodec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from stepstream.services.gateway.calls import CallHandler
 from stepstream.services.gateway.context.encrypted_store import EncryptedStore
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
+from stepstream.services.gateway.grant import ANYTHING, Grant
 from stepstream.services.gateway.http.client import ConnectionLost, Reply
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
@@ -98,8 +100,11 @@ class Stub:
     def for_model(self, model: str) -> Any:
         return self
 
-    def authorize(self, credentials: Any, scope: str) -> None:
-        return None
+    def authorize(self, credentials: Any, scope: str) -> Grant:
+        return ANYTHING
+
+    def check_model(self, grant: Grant, model: str) -> None:
+        pass
 
     def headers(self, *_: Any) -> Any:
         return []
@@ -140,7 +145,16 @@ def call(stub: Any, saved_responses: SavedResponses, protocol: ModelProtocol, re
     """Handle one call, in trajectory `t`."""
     body = orjson.dumps(request | {"model": "m"})
     handler = CallHandler(
-        load({}).gateway, stub, stub, stub, Metrics(), "test/1", StepIndexFile(), saved_responses, TrackChooser({})
+        load({}).gateway,
+        stub,
+        stub,
+        stub,
+        Metrics(),
+        "test/1",
+        StepIndexFile(),
+        saved_responses,
+        TrackChooser({}),
+        new_counts(),
     )
 
     async def receive() -> dict[str, Any]:

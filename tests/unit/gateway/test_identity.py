@@ -1,6 +1,7 @@
 """The identity of a call comes from its headers, its session, its trace and its API key's tenant."""
 
 import pytest
+from api_key_records import key_grant
 
 from stepstream.config import GatewaySettings
 from stepstream.services.gateway.errors import BadRequest
@@ -40,8 +41,8 @@ def test_missing_headers_have_the_defaults_of_the_settings() -> None:
 
 def test_a_header_overrides_the_session_and_a_keys_tenant_the_header() -> None:
     headers = [(b"x-stepstream-trajectory", b"t"), (b"x-stepstream-tenant", b"claimed"), (b"x-stepstream-key", b"k")]
-    identity = identify(headers, GatewaySettings(), "session", tenant="acme")
-    assert (identity.trajectory_id, identity.tenant) == ("t", "acme")
+    identity = identify(headers, GatewaySettings(), "session", key_grant(tenant="acme", consent="analyse"))
+    assert (identity.trajectory_id, identity.tenant, identity.consent) == ("t", "acme", "analyse")
     assert identify([], GatewaySettings(), "session").trajectory_id == "session"
     with pytest.raises(BadRequest, match="session is longer"):
         identify([], GatewaySettings(), "s" * 300)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import orjson
 import pytest
+from api_key_records import new_counts
 
 from stepstream.config import load
 from stepstream.services.gateway.calls import CallHandler
@@ -15,6 +16,7 @@ from stepstream.services.gateway.context.encrypted_store import EncryptedStore
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import RestrictedSampling
+from stepstream.services.gateway.grant import ANYTHING, Grant
 from stepstream.services.gateway.http.client import Reply
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
@@ -60,8 +62,11 @@ class Worker:
     def admit(self, model: str) -> None:
         pass
 
-    def authorize(self, credentials: Any, scope: str) -> None:
-        return None
+    def authorize(self, credentials: Any, scope: str) -> Grant:
+        return ANYTHING
+
+    def check_model(self, grant: Grant, model: str) -> None:
+        pass
 
     def headers(self, *_: Any) -> Any:
         return []
@@ -95,7 +100,18 @@ def call(
     }
     with closing(EncryptedStore(None, 100_000, 60.0)) as store:
         saved = SavedResponses(store)
-        handler = CallHandler(settings, stub, stub, stub, Metrics(), "test/1", StepIndexFile(), saved, TrackChooser({}))
+        handler = CallHandler(
+            settings,
+            stub,
+            stub,
+            stub,
+            Metrics(),
+            "test/1",
+            StepIndexFile(),
+            saved,
+            TrackChooser({}),
+            new_counts(),
+        )
         asyncio.run(handler(cast(Any, scope), receive, send, protocol, "t"))
     return worker
 

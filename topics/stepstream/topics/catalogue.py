@@ -34,6 +34,7 @@ ERASURES = "erasures"
 ERASURE_PROOFS = "erasure-proofs"
 JUDGE_CALIBRATIONS = "judge-calibrations"
 API_KEYS = "api-keys"
+KEY_USAGE = "key-usage"
 OPEN_TRACES = "open-traces"
 DEAD_LETTERS = "dead-letters"
 
@@ -99,6 +100,11 @@ class Topic:
             seconds = getattr(settings.topics, self.retention_setting) if self.retention_setting else 0
             values["retention.ms"] = str(round(seconds * 1000) if seconds else self.retention_ms)
         return values
+
+
+def _table(name: str, key: str, schema: str, doc: str, writers: tuple[str, ...], readers: tuple[str, ...]) -> Topic:
+    """Return a compacted topic with one partition, which readers hold whole in memory."""
+    return Topic(name, key, schema, doc, writers, readers, partitions=1, cleanup="compact")
 
 
 # `erase` deletes records in the clear from the log. A daily segment bounds how long the disk keeps them after that.
@@ -211,25 +217,21 @@ _ALL = (
         cleanup="compact",
         copied=False,
     ),
-    Topic(
+    _table(
         ALARMS,
         "alarm_id",
         "Alarm",
         "Alarms: a rewarded component rose while a guard fell, or engine and learner differ.",
         ("watch", "learner"),
         ("watch", "learner", "store", "control plane"),
-        partitions=1,
-        cleanup="compact",
     ),
-    Topic(
+    _table(
         CHECKPOINTS,
         "model@version",
         "Checkpoint",
         "Published versions of models.",
         ("learner",),
         ("inference", "learner", "store", "fleet", "SDK", "erase"),
-        partitions=1,
-        cleanup="compact",
     ),
     Topic(
         TRAINING_DECISIONS,
@@ -261,15 +263,13 @@ _ALL = (
         # A gateway reads the topic from its beginning.
         config=_PROMPT_COMPACTION,
     ),
-    Topic(
+    _table(
         ROLLOUTS,
         "model",
         "Rollout",
         "Decisions which versions of a model serve its tracks.",
         ("people",),
         ("inference", "gateway", "learner", "people", "SDK"),
-        partitions=1,
-        cleanup="compact",
     ),
     Topic(
         CURATION,
@@ -287,25 +287,21 @@ _ALL = (
         ("govern", "inspect"),
         ("store",),
     ),
-    Topic(
+    _table(
         POLICIES,
         "tenant",
         "Policy",
         "Governance policies of tenants.",
         ("people",),
         ("govern", "label", "curate", "inspect", "judge", "verify", "replay", "store"),
-        partitions=1,
-        cleanup="compact",
     ),
-    Topic(
+    _table(
         REWARD_SPECS,
         "name",
         "RewardSpecification",
         "Reward specifications of environments and agents.",
         ("people",),
         ("label", "store", "fleet"),
-        partitions=1,
-        cleanup="compact",
     ),
     Topic(
         CONSENTS,
@@ -331,45 +327,45 @@ _ALL = (
         # A destroyed key must leave the disk soon, not when its segment is full.
         config=_PROMPT_COMPACTION | {"delete.retention.ms": str(_DAY_MS)},
     ),
-    Topic(
+    _table(
         ERASURES,
         "subject",
         "Erasure",
         "Decisions to erase a person.",
         ("people",),
         _OPENING,
-        partitions=1,
-        cleanup="compact",
     ),
-    Topic(
+    _table(
         ERASURE_PROOFS,
         "request_id",
         "ErasureProof",
         "What erasures removed, and what they left.",
         ("people",),
         ("store", "people"),
-        partitions=1,
-        cleanup="compact",
     ),
-    Topic(
+    _table(
         JUDGE_CALIBRATIONS,
         "digest of the judge",
         "JudgeCalibration",
         "Measured agreement of judges with people.",
         ("people",),
         ("judge", "verify"),
-        partitions=1,
-        cleanup="compact",
     ),
-    Topic(
+    _table(
         API_KEYS,
         "key_id",
         "ApiKey",
         "API keys of the gateway's callers, as digests.",
         ("people",),
         ("gateway",),
-        partitions=1,
-        cleanup="compact",
+    ),
+    _table(
+        KEY_USAGE,
+        "key_id and gateway",
+        "KeyUsage",
+        "What each gateway process has counted for each API key.",
+        ("gateway",),
+        ("gateway", "people"),
     ),
     Topic(
         OPEN_TRACES,

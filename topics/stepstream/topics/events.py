@@ -116,6 +116,10 @@ def new_alarm(
     }
 
 
+Consent = Literal["train", "analyse", "none"]
+"""Permitted use of an event: training (`train`), statistics only (`analyse`), or neither. A reader treats an unknown value as `none`."""
+
+
 class ApiKey(TypedDict):
     """API key of the gateway's callers, as a digest. The key itself is printed once, at creation."""
 
@@ -135,6 +139,20 @@ class ApiKey(TypedDict):
     """Purpose of the key."""
     revoked: bool
     """True if the key is revoked."""
+    models: list[str] | None
+    """Models that it may call, as patterns in which `*` matches any characters; null: every model, as with keys of earlier releases."""
+    paths: list[str]
+    """Paths below `/v1/` beyond those of its scopes, as patterns like `models`."""
+    consent: Consent | None
+    """Ceiling of consent: events that permit more are recorded with this. Null: none, as with keys of earlier releases."""
+    requests_per_minute: int | None
+    """Requests in any minute, over all gateways; null: no limit."""
+    token_budget: int | None
+    """Tokens of prompts and responses in the key's whole life; null: no limit."""
+    cost_budget_usd: float | None
+    """Cost in the key's whole life by `gateway.prices`, in US dollars; null: no limit."""
+    ends_at_us: int | None
+    """Time from which the key is refused, in microseconds since the Unix epoch (UTC); null: it has no end."""
 
 
 def new_api_key(
@@ -147,6 +165,13 @@ def new_api_key(
     scopes: list[str] | None = None,
     note: str = "",
     revoked: bool = False,
+    models: list[str] | None = None,
+    paths: list[str] | None = None,
+    consent: Consent | None = None,
+    requests_per_minute: int | None = None,
+    token_budget: int | None = None,
+    cost_budget_usd: float | None = None,
+    ends_at_us: int | None = None,
 ) -> ApiKey:
     """Return a ApiKey with the schema's defaults."""
     return {
@@ -158,6 +183,13 @@ def new_api_key(
         "scopes": scopes if scopes is not None else [],
         "note": note,
         "revoked": revoked,
+        "models": models,
+        "paths": paths if paths is not None else [],
+        "consent": consent,
+        "requests_per_minute": requests_per_minute,
+        "token_budget": token_budget,
+        "cost_budget_usd": cost_budget_usd,
+        "ends_at_us": ends_at_us,
     }
 
 
@@ -531,10 +563,6 @@ def new_component_stats(
         "hour": hour,
         "components": components if components is not None else [],
     }
-
-
-Consent = Literal["train", "analyse", "none"]
-"""Permitted use of an event: training (`train`), statistics only (`analyse`), or neither. A reader treats an unknown value as `none`."""
 
 
 class ConsentChange(TypedDict):
@@ -1228,6 +1256,55 @@ def new_judge_calibration(
         "ece_raw": ece_raw,
         "ece": ece,
         "author": author,
+    }
+
+
+class KeyUsage(TypedDict):
+    """Sums of what one gateway process has counted for one API key since it started. The use of a key is the sum over all processes."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7."""
+    occurred_at_us: int
+    """Time of the newest request in it, in microseconds since the Unix epoch (UTC)."""
+    producer: str
+    """Program that wrote the event."""
+    key_id: str
+    """Public name of the key."""
+    gateway_id: str
+    """Identity of the gateway process; with `key_id` and a slash between them, the key of the record."""
+    requests: int
+    """Requests that were let through."""
+    prompt_tokens: int
+    """Tokens of prompts, as reported by upstreams, or estimated at 4 bytes each."""
+    response_tokens: int
+    """Tokens of responses, counted likewise."""
+    cost_usd: float
+    """Cost by `gateway.prices`, in US dollars; models without a price count 0."""
+
+
+def new_key_usage(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    producer: str,
+    key_id: str,
+    gateway_id: str,
+    requests: int = 0,
+    prompt_tokens: int = 0,
+    response_tokens: int = 0,
+    cost_usd: float = 0,
+) -> KeyUsage:
+    """Return a KeyUsage with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "producer": producer,
+        "key_id": key_id,
+        "gateway_id": gateway_id,
+        "requests": requests,
+        "prompt_tokens": prompt_tokens,
+        "response_tokens": response_tokens,
+        "cost_usd": cost_usd,
     }
 
 
@@ -2287,6 +2364,8 @@ class TraceExport(TypedDict):
     """OTLP request type of `payload`: `traces` or `logs`."""
     payload: bytes
     """ExportTraceServiceRequest or ExportLogsServiceRequest in protobuf, with the part that belongs to this trace."""
+    consent_ceiling: Consent
+    """Ceiling of consent of the sender's API key; spans that permit more are recorded with this."""
 
 
 def new_trace_export(
@@ -2299,6 +2378,7 @@ def new_trace_export(
     signal: str,
     payload: bytes,
     tenant: str = "default",
+    consent_ceiling: Consent = "train",
 ) -> TraceExport:
     """Return a TraceExport with the schema's defaults."""
     return {
@@ -2310,6 +2390,7 @@ def new_trace_export(
         "consent": consent,
         "signal": signal,
         "payload": payload,
+        "consent_ceiling": consent_ceiling,
     }
 
 

@@ -13,13 +13,17 @@ from hmac import compare_digest
 from typing import Any, Protocol
 
 from stepstream.services.gateway.errors import Forbidden, KeysUnknown, Unauthorized
+from stepstream.services.gateway.grant import ANYTHING, Grant
+from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.topics.events import ApiKey
+from stepstream.topics.ids import now_us
 from stepstream.topics.trusted_sources import VERDICTS_SCOPE
 
 PREFIX = b"sk-stepstream-"
 ANY_KEY = b"any-key"
 """Stands for no key, where a library demands one."""
-SCOPES = ("calls", "feedback", "otlp", VERDICTS_SCOPE)
+CALLS = "calls"
+SCOPES = (CALLS, "feedback", "otlp", VERDICTS_SCOPE)
 _HEADERS = frozenset({b"authorization", b"x-api-key", b"x-stepstream-key"})
 _REMEDY = "send `authorization: Bearer sk-stepstream-…` or x-stepstream-key; `stepstream keys create` makes keys"
 
@@ -52,27 +56,42 @@ class KeyTable(Protocol):
 class ApiKeys:
     """Decides whether a call's API key permits it."""
 
-    def __init__(self, table: KeyTable, *, required: bool) -> None:
+    def __init__(self, table: KeyTable, counts: KeyCounts, *, required: bool) -> None:
         """`required`: calls without an API key are refused."""
         self._table = table
+        self._counts = counts
         self._required = required
 
-    def authorize(self, credentials: Credentials, scope: str) -> str | None:
-        """Return the tenant of the call's API key; None: it has none and needs none.
+    def authorize(self, credentials: Credentials, scope: str) -> Grant:
+        """Return what the request may do, and count it for its API key.
 
         Raises:
-            Unauthorized: a key is required, or this one is not valid.
+            Unauthorized: a key is required, or this one is not valid or has ended.
             Forbidden: the key lacks the scope.
+            RateExceeded: the key's requests of the last minute have reached its rate.
+            BudgetSpent: the key's budget is spent; only for the scope `calls`.
             KeysUnknown: the topic has not been read yet, and the last snapshot lacks this key.
         """
         if not credentials.key_id:
             if self._required:
                 raise Unauthorized("this gateway requires an API key: " + _REMEDY)
-            return None
+            return ANYTHING
         record = self._table.get(credentials.key_id)
         if record is None and not self._table.current:
             raise KeysUnknown("API keys are not known yet, since Kafka has not been reached: try again")
-        return check_key(credentials, record, scope)
+        grant = check_key(credentials, record, scope)
+        grant.check_end(now_us())
+        self._counts.admit(record, spends=scope == CALLS)
+        return grant
+
+    def check_model(self, grant: Grant, model: str) -> None:
+        """Check that a request's key permits the model, and can pay for it.
+
+        Raises:
+            Forbidden: it does not declare the model, or has a budget of cost and the model has no price.
+        """
+        grant.check_model(model)
+        self._counts.check_price(grant.key, model)
 
     def has_scope(self, credentials: Credentials, scope: str) -> bool:
         """Return True if the key of an authorized call also has another scope; False without a key."""
@@ -80,8 +99,8 @@ class ApiKeys:
         return record is not None and scope in record["scopes"]
 
 
-def check_key(credentials: Credentials, record: ApiKey | None, scope: str) -> str:
-    """Return the tenant of a valid API key that has a scope.
+def check_key(credentials: Credentials, record: ApiKey | None, scope: str) -> Grant:
+    """Return what a valid API key that has a scope permits.
 
     Raises:
         Unauthorized: the key is unknown, has another secret, or was revoked; the message does not say which.
@@ -97,7 +116,7 @@ def check_key(credentials: Credentials, record: ApiKey | None, scope: str) -> st
     if scope not in record["scopes"]:
         allowed = ", ".join(record["scopes"]) or "nothing"
         raise Forbidden(f"API key {record['key_id']} lacks the scope {scope}; it has: {allowed}")
-    return record["tenant"]
+    return Grant(record)
 
 
 def credentials_of(headers: Iterable[tuple[bytes, bytes]]) -> Credentials:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
+from urllib.parse import unquote
 
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -18,6 +19,7 @@ from stepstream.services.gateway.context.encrypted_store import EncryptedStore
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
+from stepstream.services.gateway.grant import Grant
 from stepstream.services.gateway.http.asgi import (
     JSON,
     Disconnected,
@@ -29,10 +31,12 @@ from stepstream.services.gateway.http.asgi import (
     respond_error,
 )
 from stepstream.services.gateway.identity import Identity, identify
+from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.otlp.receiver import PATHS as OTLP_PATHS
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver
 from stepstream.services.gateway.passthrough import PassThrough
+from stepstream.services.gateway.prices import Prices
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
@@ -43,7 +47,7 @@ from stepstream.services.gateway.routing import split_session, with_version
 from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.services.gateway.worker_status import WorkerFollower
-from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK, ROLLOUTS
+from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK, KEY_USAGE, ROLLOUTS
 from stepstream.topics.ids import now_us
 from stepstream.topics.probe import KafkaProbe
 from stepstream.topics.table import Table
@@ -52,6 +56,8 @@ from stepstream.topics.trusted_sources import VERDICTS_SCOPE
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
+_PUBLISH_USE_S = 1.0
+"""Time between two publications of the use of API keys."""
 PROTOCOLS: tuple[ModelProtocol, ...] = (CHAT, RESPONSES, ANTHROPIC)
 
 
@@ -108,7 +114,10 @@ class GatewayApp:
         # API keys and rollouts are known while Kafka is away, from the snapshot of the last change.
         snapshots = self._settings.paths.data / "gateway"
         api_keys = self._key_table = Table(self._settings, API_KEYS, snapshot=snapshots / "api-keys.json")
-        self._keys = ApiKeys(api_keys, required=gateway.keys_required)
+        usage = Table(self._settings, KEY_USAGE, snapshot=snapshots / "key-usage.json")
+        counts = KeyCounts(usage, Prices(gateway.prices), self._producer)
+        publishing = asyncio.create_task(self._publish_counts(counts))
+        self._keys = ApiKeys(api_keys, counts, required=gateway.keys_required)
         folder = self._settings.gateway_spool
         indices = StepIndexFile(folder)
         store = EncryptedStore(folder, gateway.history_bytes, gateway.history_days * 86_400)
@@ -124,9 +133,10 @@ class GatewayApp:
             indices,
             SavedResponses(store, ErasureCheck(self._settings, erasures)),
             TrackChooser(rollouts),
+            counts,
         )
-        self._other_apis = PassThrough(self._upstreams, self._keys)
-        otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_tenant)
+        self._other_apis = PassThrough(self._upstreams, self._keys, counts)
+        otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_grant)
         otlp.start()
         self._routes |= dict.fromkeys(OTLP_PATHS, ("POST", otlp))
         await send({"type": "lifespan.startup.complete"})
@@ -135,6 +145,9 @@ class GatewayApp:
         if workers is not None:
             workers.close()
         await self._upstreams.close()
+        publishing.cancel()
+        self._publish_use(counts)
+        usage.close()
         api_keys.close()
         erasures.close()
         rollouts.close()
@@ -142,13 +155,23 @@ class GatewayApp:
         store.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _otlp_tenant(self, scope: Scope) -> str | None:
+    async def _publish_counts(self, counts: KeyCounts) -> None:
+        while True:
+            await asyncio.sleep(_PUBLISH_USE_S)
+            self._publish_use(counts)
+
+    def _publish_use(self, counts: KeyCounts) -> None:
+        for name, record in counts.unpublished():
+            self._publisher.publish(Event(KEY_USAGE, name, record))
+
+    def _otlp_grant(self, scope: Scope) -> Grant:
         return self._keys.authorize(credentials_of(scope["headers"]), "otlp")
 
     async def _pass_through(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         full_path = with_version(path)
         raw_path = with_version(split_session(scope["raw_path"].decode("latin-1"))[1])
-        if full_path is None or raw_path is None:
+        # A separator that is encoded in one of them could make the permitted path another than the requested one.
+        if full_path is None or raw_path is None or unquote(raw_path) != full_path:
             known = ", ".join([*self._protocols, *self._routes])
             raise NotFound(f"nothing answers at {path}; there are {known}, and other model APIs under /v1/")
         await self._other_apis(scope, receive, send, full_path, raw_path)
@@ -156,14 +179,14 @@ class GatewayApp:
     async def _feedback(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             credentials = credentials_of(scope["headers"])
-            tenant = self._keys.authorize(credentials, "feedback")
-            identity = identify(scope["headers"], self._settings.gateway, tenant=tenant)
+            grant = self._keys.authorize(credentials, "feedback")
+            identity = identify(scope["headers"], self._settings.gateway, grant=grant)
             feedback.check_content_type(scope["headers"])
             items, is_list = await in_slices(feedback.parse_feedback(await read_body(receive)))
             # The label job trusts a verdict by its producer, which no caller can choose.
             is_trusted = self._keys.has_scope(credentials, VERDICTS_SCOPE)
             producer = f"{VERDICTS_SCOPE}/{credentials.key_id}" if is_trusted else self._producer
-            event_ids, accepted = await in_slices(self._publish_feedback(items, identity, producer, tenant))
+            event_ids, accepted = await in_slices(self._publish_feedback(items, identity, producer, grant))
             if not accepted:
                 raise NotAccepted("the backlog is full, since Kafka cannot be reached: post it again later")
         except Disconnected:
@@ -175,7 +198,7 @@ class GatewayApp:
         await respond(send, 202, body, [JSON])
 
     def _publish_feedback(
-        self, items: list[feedback.PostedFeedback], identity: Identity, producer: str, tenant: str | None
+        self, items: list[feedback.PostedFeedback], identity: Identity, producer: str, grant: Grant
     ) -> Work[tuple[list[str], bool]]:
         """Publish items; return the ids of their events, and True if none was dropped."""
         received_us = now_us()
@@ -183,7 +206,7 @@ class GatewayApp:
         event_ids = []
         accepted = True
         for item in items:
-            event = feedback.feedback_event(item, identity, received_us, producer, tenant)
+            event = feedback.feedback_event(item, identity, received_us, producer, grant)
             event_ids.append(event["event_id"])
             accepted &= self._publisher.publish(Event(FEEDBACK, event["trajectory_id"], event, headers))
             yield

@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 
 from stepstream.core import lenient_json
-from stepstream.services.gateway.api_keys import Credentials
 from stepstream.services.gateway.context import packed_tokens
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import Prompt, StepPosition, Trajectory, prompt_of
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
+from stepstream.services.gateway.grant import Grant
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import (
@@ -23,6 +23,7 @@ from stepstream.services.gateway.protocols.base import (
     RequestedAdditions,
 )
 from stepstream.services.gateway.protocols.chat.protocol import CHAT, with_worker_fields
+from stepstream.services.gateway.response_ids import TenantIds, check_objects, with_original_id
 from stepstream.services.gateway.routing import speaks_natively
 from stepstream.services.gateway.step_builder import Call
 from stepstream.services.gateway.tracks import TrackChooser
@@ -80,6 +81,10 @@ class CallPlan:
     """Number of leading messages of a translated call that a later call does not inherit."""
     participants: dict[str, int] = field(default_factory=dict)
     """Persons in the conversation that a translated call continues, as in `History`."""
+    key_id: str = ""
+    """Id of the API key; empty: none."""
+    response_ids: TenantIds | None = None
+    """Ids of responses in replies get the tenant's tag; None: they are unchanged."""
 
     def retarget(self, target: Target) -> None:
         """Send the call to another target, which speaks the same protocol."""
@@ -122,7 +127,7 @@ class CallPlanner:
         request: dict[str, Any],
         body: bytes,
         identity: Identity,
-        credentials: Credentials,
+        grant: Grant,
         started_us: int,
     ) -> CallPlan:
         """Return the plan of one call, and reserve its position in its trajectory.
@@ -130,6 +135,7 @@ class CallPlanner:
         Raises:
             BadRequest: the upstream's protocols cannot express the call, the response that it continues is unknown,
                 it names a parent's step without the parent, or `gateway.train_sampling` rejects its sampling.
+            Forbidden: it names a stored object of the operator's account that its API key does not declare.
             UnknownModel: nothing serves the model.
             Overloaded: the target cannot take another call now.
         """
@@ -158,6 +164,13 @@ class CallPlanner:
             user = conversation.user
             conversation = _read(CHAT, request)
             conversation.user = user or conversation.user
+        response_ids = None
+        if grant.key_id and any(each.account_ids is not None for each in (target, *target.fallbacks)):
+            check_objects(request, grant)
+            if target.account_ids is not None:
+                response_ids = target.account_ids.of(tenant)
+                request = with_original_id(request, response_ids)
+            body = orjson.dumps(request)  # of two fields of one name, the upstream reads the one that was checked
         may_train = target.plain_logprobs and identity.split == "train" and identity.consent == "train"
         if may_train and upstream_protocol is CHAT:
             allowed = apply_train_sampling(request, self._train_sampling)
@@ -170,7 +183,7 @@ class CallPlanner:
             trajectory_id = previous.trajectory.id if previous is not None else saved_id or identity.trace_id
         # A translated conversation is whole; a native one begins after the response that it names.
         prompt = prompt_of(conversation.messages, previous if translation is None else None)
-        scope = tenant, credentials.key_id, identity.agent
+        scope = tenant, grant.key_id, identity.agent
         position = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope)
         if target.gives_tokens:
             body = upstream_protocol.with_additions(body, request, target.plain_logprobs)
@@ -197,6 +210,8 @@ class CallPlanner:
             saves_items=saves_items,
             instructions=instructions,
             participants=history.participants if history is not None else {},
+            key_id=grant.key_id,
+            response_ids=response_ids if protocol.name == "responses" and translation is None else None,
         )
 
     def _hand_over_prefix(
@@ -263,11 +278,16 @@ def parse_request(body: bytes) -> dict[str, Any]:
     return request
 
 
+def model_of(request: dict[str, Any]) -> str:
+    """Return the model that a request names; empty: none."""
+    model = request.get("model")
+    return model if isinstance(model, str) else ""
+
+
 def _read(protocol: ModelProtocol, request: dict[str, Any]) -> Conversation:
     """Return the request's conversation; an unreadable one is empty, since the upstream has to reject it."""
     try:
         return protocol.read(request)
     except Exception:
         log.exception("a %s request cannot be read: its step is recorded without messages", protocol.name)
-        model = request.get("model")
-        return Conversation([], model if isinstance(model, str) else "", new_sampling())
+        return Conversation([], model_of(request), new_sampling())

@@ -14,8 +14,8 @@ import orjson
 from uuid_utils import uuid4
 
 from stepstream.config import GatewaySettings
-from stepstream.services.gateway.api_keys import ApiKeys, credentials_of
-from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, parse_request
+from stepstream.services.gateway.api_keys import CALLS, ApiKeys, credentials_of
+from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, model_of, parse_request
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import StepIndices
@@ -35,6 +35,7 @@ from stepstream.services.gateway.http.asgi import (
 )
 from stepstream.services.gateway.http.client import Reply, StreamInterrupted
 from stepstream.services.gateway.identity import identify
+from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Answer, ModelProtocol, error_class, failed_answer
 from stepstream.services.gateway.publisher import Publisher
@@ -70,6 +71,7 @@ class CallHandler:
         indices: StepIndices,
         saved_responses: SavedResponses,
         tracks: TrackChooser,
+        counts: KeyCounts,
     ) -> None:
         """`producer`: program that writes the events, as `gateway/0.1.0`."""
         self._settings = settings
@@ -85,7 +87,7 @@ class CallHandler:
             settings.train_sampling,
             settings.sampling_mask_ids,
         )
-        self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer)
+        self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer, counts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
         """Handle one call, from request to recorded step; `session`: the one in its path, or empty."""
@@ -93,10 +95,12 @@ class CallHandler:
         started_us = now_us()
         try:
             credentials = credentials_of(scope["headers"])
-            tenant = self._keys.authorize(credentials, "calls")
-            identity = identify(scope["headers"], self._settings, session or credentials.session, tenant)
+            grant = self._keys.authorize(credentials, CALLS)
+            identity = identify(scope["headers"], self._settings, session or credentials.session, grant)
             body = await read_body(receive)
-            plan = self._planner.plan(protocol, parse_request(body), body, identity, credentials, started_us)
+            request = parse_request(body)
+            self._keys.check_model(grant, model_of(request))
+            plan = self._planner.plan(protocol, request, body, identity, grant, started_us)
             if scope["query_string"] and plan.translation is None:
                 plan.path += "?" + scope["query_string"].decode("latin-1")
         except Disconnected:
@@ -179,7 +183,7 @@ class CallHandler:
         canceller: CancelOnDisconnect,
     ) -> None:
         relay: StreamRelay = (
-            NativeRelay(plan.protocol, plan.requested, started)
+            NativeRelay(plan.protocol, plan.requested, started, plan.response_ids)
             if plan.translation is None
             else TranslatedRelay(plan.protocol, plan.translation, plan.requested, started)
         )
@@ -224,6 +228,8 @@ def _read_reply(plan: CallPlan, reply: Reply) -> tuple[Answer, int, bytes]:
         if body is None:
             raise ValueError
         renamed = rename_model(body, plan.requested)
+        if plan.response_ids is not None:
+            renamed |= plan.response_ids.tag_reply(body)
         answer = plan.upstream_protocol.answer(body)
         if translation is None:
             stripped = plan.upstream_protocol.strip(body, plan.requested)

@@ -12,6 +12,8 @@ GatewayError                500
 ├── TooLarge                413
 ├── UnsupportedType         415
 ├── Overloaded              429
+├── RateExceeded            429
+├── BudgetSpent             429
 ├── UpstreamDied            502
 ├── MalformedResponse       502
 ├── KeysUnknown             503
@@ -88,7 +90,7 @@ class Unauthorized(GatewayError):
 
 
 class Forbidden(GatewayError):
-    """A valid API key without the required scope."""
+    """A valid API key that lacks what the request needs; the message names it."""
 
     status = 403
     type = "permission_error"
@@ -129,6 +131,30 @@ class Overloaded(GatewayError):
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
     headers = ((b"retry-after", b"1"),)
+
+
+class RateExceeded(GatewayError):
+    """The API key has made as many requests in the last minute as it may."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, limit: str, wait_s: int) -> None:
+        super().__init__(f"{limit}: try again in {wait_s} s")
+        self.headers = ((b"retry-after", b"%d" % wait_s),)
+
+
+class BudgetSpent(GatewayError):
+    """The API key's budget is spent; waiting does not help, so clients are asked not to retry."""
+
+    status = 429
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+    headers = ((b"x-should-retry", b"false"),)
+
+    def __init__(self, use: str) -> None:
+        super().__init__(f"{use}: the operator raises the budget with `stepstream keys change`")
 
 
 class UpstreamDied(GatewayError):

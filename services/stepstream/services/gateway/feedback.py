@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 from stepstream.core.slices import Work
 from stepstream.jobs.governance.validation import LARGEST_AMOUNT
 from stepstream.services.gateway.errors import BadRequest, UnsupportedType
+from stepstream.services.gateway.grant import ANYTHING, Grant
 from stepstream.services.gateway.identity import LARGEST_INDEX, LONGEST, Identity
 from stepstream.topics.events import Consent, Feedback, new_feedback
 from stepstream.topics.ids import new_event_id
@@ -97,18 +98,19 @@ def parse_feedback(body: bytes) -> Work[tuple[list[PostedFeedback], bool]]:
 
 
 def feedback_event(
-    posted: PostedFeedback, identity: Identity, now_us: int, producer: str, key_tenant: str | None = None
+    posted: PostedFeedback, identity: Identity, now_us: int, producer: str, grant: Grant = ANYTHING
 ) -> Feedback:
     """Return the event of an item.
 
-    Consent, tenant and user come from the item, else from the headers. The tenant of an API key overrides both.
+    Consent, tenant and user come from the item, else from the headers. An API key's tenant overrides both, and its
+    ceiling lowers the consent.
     """
     return new_feedback(
         event_id=str(posted.event_id) if posted.event_id else new_event_id(),
         occurred_at_us=now_us,
         producer=producer,
-        consent=posted.consent or identity.consent,
-        tenant=key_tenant or posted.tenant or identity.tenant,
+        consent=grant.capped(posted.consent or identity.consent),
+        tenant=grant.tenant or posted.tenant or identity.tenant,
         user=posted.user or identity.user,
         trajectory_id=posted.trajectory_id,
         step_index=posted.step_index,

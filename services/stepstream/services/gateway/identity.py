@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from stepstream.config import GatewaySettings
 from stepstream.services.gateway.errors import BadRequest
+from stepstream.services.gateway.grant import ANYTHING, Grant
 from stepstream.topics.events import Consent
 
 PREFIX = b"x-stepstream-"
@@ -64,7 +65,7 @@ class Identity:
 
 
 def identify(
-    headers: Iterable[tuple[bytes, bytes]], defaults: GatewaySettings, session: str = "", tenant: str | None = None
+    headers: Iterable[tuple[bytes, bytes]], defaults: GatewaySettings, session: str = "", grant: Grant = ANYTHING
 ) -> Identity:
     """Return the identity in a call's headers, whose names are in lower case.
 
@@ -72,7 +73,7 @@ def identify(
         headers: headers of the request.
         defaults: values for missing headers.
         session: id of the trajectory if no header names one.
-        tenant: tenant of the API key; overrides the header.
+        grant: the tenant of its key overrides the header, and its ceiling lowers the consent.
 
     Raises:
         BadRequest: an unknown `x-stepstream-*` header, or an invalid value of a header or the session.
@@ -90,8 +91,9 @@ def identify(
         if not session.isprintable():  # it is returned in a header
             raise BadRequest("the session has characters that cannot be printed")
         identity.trajectory_id = session
-    if tenant is not None:
-        identity.tenant = tenant
+    if grant.tenant is not None:
+        identity.tenant = grant.tenant
+    identity.consent = grant.capped(identity.consent)
     return identity
 
 

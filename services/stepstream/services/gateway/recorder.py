@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from stepstream.services.gateway.call_plan import CallPlan
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
+from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.prices import used_tokens
 from stepstream.services.gateway.protocols.base import Answer, History
 from stepstream.services.gateway.protocols.chat.protocol import raw_messages
 from stepstream.services.gateway.publisher import Event, Publisher
@@ -43,6 +45,7 @@ class Recorder:
         publisher: Publisher,
         metrics: Metrics,
         producer: str,
+        counts: KeyCounts,
     ) -> None:
         """`producer`: program that writes the events, as `gateway/0.1.0`."""
         self._contexts = contexts
@@ -50,6 +53,7 @@ class Recorder:
         self._publisher = publisher
         self._metrics = metrics
         self._producer = producer
+        self._counts = counts
         self._finished: list[_FinishedCall] = []
 
     def record(self, plan: CallPlan, answer: Answer, timing: Timing) -> asyncio.Future[None]:
@@ -83,6 +87,8 @@ class Recorder:
         # The first answer comes last: of equal answers, later calls continue from the newest.
         self._record_answer(plan, 0, answer, timing, publish)
         self._metrics.count_call(answer.error)
+        if plan.key_id:
+            self._counts.add_tokens(plan.key_id, plan.call.conversation.model, *used_tokens(plan.body, answer))
 
     def _record_answer(
         self, plan: CallPlan, number: int, answer: Answer, timing: Timing, publish: Callable[[Event], None]
@@ -94,6 +100,10 @@ class Recorder:
             call = branch_call(self._contexts, plan.call, number) if number else plan.call
             identity, position = call.identity, call.position
             step = build_step(self._contexts, call, answer, timing, self._producer)
+            if not number and answer.usage_prompt_tokens is not None and answer.usage_response_tokens is not None:
+                step["cost_usd"] = self._counts.prices.cost_usd(
+                    call.conversation.model, answer.usage_prompt_tokens, answer.usage_response_tokens
+                )
             if plan.saves_response and answer.error is None and answer.response_id:
                 messages = raw_messages(plan.request, answer)[plan.instructions :]
                 history = History(messages, position.trajectory.id, plan.participants)

@@ -10,6 +10,7 @@ from stepstream.core import lenient_json
 from stepstream.services.gateway.http.sse import EventParser, ServerSentEvent, with_data
 from stepstream.services.gateway.protocols.base import Answer, ChatTranslation, ModelProtocol, RequestedAdditions
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
+from stepstream.services.gateway.response_ids import TenantIds
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +42,20 @@ class StreamRelay(Protocol):
 
 
 class NativeRelay:
-    """Relays a stream in the caller's own protocol: bytes are unchanged, except for additions not requested."""
+    """Relays a stream in the caller's own protocol: bytes are unchanged, except for additions not requested and ids."""
 
-    def __init__(self, protocol: ModelProtocol, requested: RequestedAdditions, started: float) -> None:
-        """`started`: time of the call, by `time.perf_counter`."""
+    def __init__(
+        self,
+        protocol: ModelProtocol,
+        requested: RequestedAdditions,
+        started: float,
+        response_ids: TenantIds | None = None,
+    ) -> None:
+        """`started`: time of the call, by `time.perf_counter`; `response_ids`: None: ids are unchanged."""
         self.first_token_ms: float | None = None
         self._protocol = protocol
         self._requested = requested
+        self._response_ids = response_ids
         self._reader = protocol.stream()
         self._parser = EventParser()
         self._started = started
@@ -78,6 +86,8 @@ class NativeRelay:
         if body is None:
             return event.raw
         renamed = rename_model(body, self._requested)
+        if self._response_ids is not None:
+            renamed |= self._response_ids.tag_reply(body)
         try:
             has_output = self._reader.add(body)
         except PARSE_ERRORS:

@@ -30,6 +30,7 @@ from stepstream.services.gateway.http.client import (
 )
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import ProtocolName
+from stepstream.services.gateway.response_ids import AccountIds
 from stepstream.services.gateway.routing import ProviderRoutes
 from stepstream.services.gateway.worker_pool import (
     FIRST_PAUSE_S,
@@ -60,6 +61,8 @@ class Target(Protocol):
     """True if it can return logprobs as numbers alone."""
     fallbacks: Sequence["Target"]
     """Targets of a call that it cannot serve, in their order."""
+    account_ids: AccountIds | None
+    """Response ids of the operator's account, which all callers share; None: each caller has its own credentials."""
 
     def headers(self, incoming: Incoming, credentials: Credentials, protocol: ProtocolName | None = None) -> Outgoing:
         """Return the headers to send, with the target's credentials; `protocol`: that of the call, if known."""
@@ -94,6 +97,7 @@ class Workers:
     gives_tokens = True
     plain_logprobs = True
     fallbacks: Sequence[Target] = ()
+    account_ids: AccountIds | None = None
 
     def __init__(self, settings: GatewaySettings, client: HttpClient, metrics: Metrics) -> None:
         self.pool = WorkerPool(settings.upstreams, settings.max_queue_per_worker, settings.sticky_overload)
@@ -225,6 +229,7 @@ class Provider:
         self.upstream = Upstream(settings.base_url.rstrip("/") + settings.path_prefix.rstrip("/"))
         self._origin = client.origin(self.upstream.url)
         self._key = settings.api_key.get_secret_value().strip().encode() if settings.api_key is not None else b""
+        self.account_ids = AccountIds(self._key) if self._key else None
         self._deadline_s = deadline_s
         self._client = client
         self._metrics = metrics

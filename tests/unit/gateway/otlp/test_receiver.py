@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from api_key_records import key_grant
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -20,8 +21,9 @@ from stack_fixtures import with_settings
 from stepstream.config import Settings, load
 from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.services.gateway.errors import Forbidden
+from stepstream.services.gateway.grant import ANYTHING, Grant
 from stepstream.services.gateway.otlp.assembly import AssembledRecord
-from stepstream.services.gateway.otlp.receiver import OtlpReceiver, TenantOf
+from stepstream.services.gateway.otlp.receiver import GrantOf, OtlpReceiver
 
 
 @dataclass
@@ -48,8 +50,10 @@ class Reply:
     body: bytes
 
 
-def receiver(kafka: Kafka, settings: Settings | None = None, tenant_of: TenantOf = lambda scope: None) -> OtlpReceiver:
-    return OtlpReceiver(settings or load({}), kafka, CollectorRegistry(), "gateway/1", tenant_of)
+def receiver(
+    kafka: Kafka, settings: Settings | None = None, grant_of: GrantOf = lambda scope: ANYTHING
+) -> OtlpReceiver:
+    return OtlpReceiver(settings or load({}), kafka, CollectorRegistry(), "gateway/1", grant_of)
 
 
 async def post(otlp: OtlpReceiver, path: str, headers: dict[str, str], body: bytes) -> Reply:
@@ -250,15 +254,20 @@ async def test_an_evaluation_without_a_known_subject_is_rejected() -> None:
     assert [record.key for record in kafka.records] == ["chat-7"]
 
 
-async def test_an_api_key_decides_the_tenant() -> None:
+async def test_an_api_key_decides_the_tenant_and_lowers_the_consent() -> None:
     kafka = Kafka()
     request = recorded_requests("openinference")[0]
-    await post(receiver(kafka, tenant_of=lambda scope: "acme"), request.path, request.headers, request.body)
-    assert {record.record["tenant"] for record in kafka.records} == {"acme"}
+    await post(
+        receiver(kafka, grant_of=lambda scope: key_grant(tenant="acme", consent="analyse")),
+        request.path,
+        request.headers,
+        request.body,
+    )
+    assert {(record.record["tenant"], record.record["consent"]) for record in kafka.records} == {("acme", "analyse")}
 
-    def dead_letter(scope: Any) -> str:
+    def dead_letter(scope: Any) -> Grant:
         raise Forbidden("not for otlp")
 
-    reply = await post(receiver(kafka, tenant_of=dead_letter), request.path, request.headers, request.body)
+    reply = await post(receiver(kafka, grant_of=dead_letter), request.path, request.headers, request.body)
     assert reply.status == 403
     assert len(kafka.records) == 3

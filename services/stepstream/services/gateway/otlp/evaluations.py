@@ -6,6 +6,7 @@ the event names, else the conversation or trace. The owner is the person that th
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from stepstream.services.gateway.grant import stricter
 from stepstream.services.gateway.otlp.attributes import Attributes, integer, number, text
 from stepstream.services.gateway.otlp.calls import EVALUATION
 from stepstream.services.gateway.otlp.identity import Defaults, consent_of, identity_of, user_of
@@ -104,7 +105,7 @@ def feedback_of(
             occurred_at_us=time_ns // 1000,
             producer="",
             tenant=defaults.tenant,
-            consent=consent_of(consent),
+            consent=stricter(consent_of(consent), defaults.consent_ceiling),
             user=user_of(a) or (owner.user if owner is not None else None) or context.fields["user"],
             trajectory_id=subject.trajectory_id,
             step_index=subject.step_index,

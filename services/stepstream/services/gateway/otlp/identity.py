@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from stepstream.services.gateway.grant import stricter
 from stepstream.services.gateway.otlp.attributes import Attributes, text
 from stepstream.services.gateway.otlp.spans import Span
 from stepstream.services.gateway.otlp.trace import Trace
@@ -37,6 +38,8 @@ class Defaults:
     tenant: str
     consent: Consent
     agent: str
+    consent_ceiling: Consent = "train"
+    """The most that events may permit, also those that state more."""
 
 
 @dataclass(slots=True)
@@ -84,7 +87,10 @@ def identity_of(sources: Iterable[Attributes], defaults: Defaults) -> Identity:
     return Identity(
         {
             "tenant": defaults.tenant,
-            "consent": consent_of(merged["stepstream.consent"]) if "stepstream.consent" in merged else defaults.consent,
+            "consent": stricter(
+                consent_of(merged["stepstream.consent"]) if "stepstream.consent" in merged else defaults.consent,
+                defaults.consent_ceiling,
+            ),
             "user": user_of(merged),
             "task_id": text(merged.get("stepstream.task_id")),
             "group_id": text(merged.get("stepstream.group_id")) or None,

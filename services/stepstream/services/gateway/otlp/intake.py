@@ -132,6 +132,7 @@ class Intake:
                 trace_id=trace_id,
                 tenant=defaults.tenant,
                 consent=defaults.consent,
+                consent_ceiling=defaults.consent_ceiling,
                 signal=signal,
                 payload=payload,
             )

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from google.protobuf.message import DecodeError
@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from stepstream.config import Settings
 from stepstream.delivery.confirmed_producer import NotDelivered
+from stepstream.services.gateway.grant import stricter
 from stepstream.services.gateway.otlp.assembly import AssembledRecord
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
@@ -162,10 +163,13 @@ class OpenTraces:
             if entry is None:
                 entry = _OpenTrace(
                     Trace(record["trace_id"]),
-                    Defaults(record["tenant"], record["consent"], self._agent),
+                    Defaults(record["tenant"], record["consent"], self._agent, record["consent_ceiling"]),
                     (partition, offset),
                 )
             entry.position = partition, offset
+        entry.defaults = replace(  # the parts may come with several keys of the tenant
+            entry.defaults, consent_ceiling=stricter(entry.defaults.consent_ceiling, record["consent_ceiling"])
+        )
         self._open[key] = entry
         for span in spans:
             entry.trace.add(span)

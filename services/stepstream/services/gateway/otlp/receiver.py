@@ -16,6 +16,7 @@ from stepstream.crypto.key_ring import sealing_codec
 from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.delivery.types import EncodedEvent
 from stepstream.services.gateway.errors import GatewayError
+from stepstream.services.gateway.grant import ANYTHING, Grant
 from stepstream.services.gateway.http.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import AssembledRecord, Assembler
@@ -36,8 +37,8 @@ LONG_BYTES = 64 * 1024
 """Longer compressed bodies are inflated in a thread, which frees the interpreter meanwhile."""
 RETRY_AFTER = (b"retry-after", b"2")
 
-TenantOf = Callable[[Scope], str | None]
-"""Returns the tenant of a request's API key (None: no key); raises GatewayError if the key lacks the scope."""
+GrantOf = Callable[[Scope], Grant]
+"""Returns what a request may do; raises GatewayError if its key lacks the scope."""
 
 
 class Deliverer(Protocol):
@@ -86,13 +87,13 @@ class OtlpReceiver:
         publisher: Deliverer,
         registry: CollectorRegistry,
         producer: str,
-        tenant_of: TenantOf = lambda scope: None,
+        grant_of: GrantOf = lambda scope: ANYTHING,
     ) -> None:
         """Set the program that writes the events, for example `gateway/0.1.0`."""
         self._settings = settings
         self._publisher = publisher
         self._counts = Metrics(registry)
-        self._tenant_of = tenant_of
+        self._grant_of = grant_of
         producer = f"otlp-{producer}"
         span_index = SpanIndex(settings.otlp.trajectories)
         self._assembler = Assembler(producer, span_index)
@@ -144,7 +145,7 @@ class OtlpReceiver:
             return
         except GatewayError as error:
             self._counts.requests.labels(signal, str(error.status)).inc()
-            retry = [RETRY_AFTER] if error.status == 503 else []
+            retry = [RETRY_AFTER] if error.status == 503 else list(error.headers)
             answer = wire.error_body(error, kind)
             await respond(send, error.status, answer, [(b"content-type", kind.encode()), *retry])
             return
@@ -164,7 +165,8 @@ class OtlpReceiver:
 
     def _defaults(self, scope: Scope) -> Defaults:
         gateway = self._settings.gateway
-        return Defaults(self._tenant_of(scope) or gateway.tenant, gateway.consent, gateway.agent)
+        grant = self._grant_of(scope)
+        return Defaults(grant.tenant or gateway.tenant, gateway.consent, gateway.agent, grant.consent_ceiling)
 
     def _records(self, trace: Trace, defaults: Defaults) -> list[AssembledRecord]:
         with self._lock:
