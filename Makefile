@@ -69,6 +69,26 @@ PROXY_TESTS := \
 test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTelemetry and the examples only
 	@$(BIN)/pytest $(PROXY_TESTS)
 
+# Tests of peers who mean no good or know nothing of each other: tenants, keys, several gateways, hostile peers, other
+# users of a cluster.
+STRANGER_TESTS := \
+	tests/integration/test_gateway_responses.py \
+	tests/integration/test_gateway_upstreams.py \
+	tests/integration/test_hostile_peers.py \
+	tests/integration/test_prefix.py \
+	tests/contract/test_store_access.py \
+	tests/unit/gateway/otlp/test_two_tenants.py \
+	tests/unit/gateway/test_api_keys.py \
+	tests/unit/gateway/test_grant.py \
+	tests/unit/gateway/test_key_usage.py \
+	tests/unit/gateway/test_prices.py \
+	tests/unit/gateway/test_response_ids.py \
+	tests/unit/test_same_site.py \
+	tests/unit/test_http_server.py
+
+test-strangers: $(VENV)/.dev ## Run the tests of tenants, keys, hostile peers and shared clusters only
+	@$(BIN)/pytest $(STRANGER_TESTS)
+
 # Tests of what happens between a published version and a recorded token: engines, swaps, tracks, signatures, stores,
 # routing.
 SERVING_TESTS := \
