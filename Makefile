@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test tests test-quick test-python test-proxy test-serving lint prose format types install \
+.PHONY: help demo demo-model up test tests test-quick test-python test-proxy test-strangers test-serving lint prose format types install \
 	locks clean distclean needs
 
 help: ## Show what each target does
@@ -76,6 +76,9 @@ STRANGER_TESTS := \
 	tests/integration/test_gateway_upstreams.py \
 	tests/integration/test_hostile_peers.py \
 	tests/integration/test_prefix.py \
+	tests/integration/test_topics_plan.py \
+	tests/integration/test_secured_cluster.py \
+	tests/integration/test_three_brokers.py \
 	tests/contract/test_store_access.py \
 	tests/unit/gateway/otlp/test_two_tenants.py \
 	tests/unit/gateway/test_api_keys.py \
