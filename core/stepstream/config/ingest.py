@@ -47,6 +47,18 @@ class GatewaySettings(Section):
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: Port = setting(8080, "Port to listen on.")
+    processes: int = setting(
+        1,
+        "Processes that serve the port. One uses one processor core. Each has a spool of its own, and is started again "
+        "if it dies.",
+        unit="processes",
+        ge=1,
+    )
+    metrics_port: Port = setting(
+        9501,
+        "With several processes, the first of their own ports for `/metrics`; each process has the next one. One "
+        "process has its metrics at `gateway.port`.",
+    )
     upstreams: list[HttpAddress] = setting(
         ["http://127.0.0.1:8000"],
         "Base addresses of inference workers, in use until a worker announces itself on the topic `worker-status`; "

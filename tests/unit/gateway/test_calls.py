@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from stepstream.config import load
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.calls import CallHandler
+from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.encrypted_store import EncryptedStore
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
@@ -31,6 +32,8 @@ from stepstream.services.gateway.publisher import Event
 from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.worker_pool import Upstream
 from stepstream.services.http_server import CONNECTION
+
+NO_FILES = StepIndexFile(), EndingFile()
 
 ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type": "text", "text": "a"}]]
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -151,7 +154,7 @@ def call(stub: Any, saved_responses: SavedResponses, protocol: ModelProtocol, re
         stub,
         Metrics(),
         "test/1",
-        StepIndexFile(),
+        *NO_FILES,
         saved_responses,
         TrackChooser({}),
         new_counts(),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stepstream.config import GatewaySettings
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.context.cache import ContextCache
+from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.context.tree import prompt_of
 from stepstream.services.gateway.identity import Identity, identify
@@ -24,7 +25,7 @@ from stepstream.topics.ids import token_digest
 
 def new_cache(limit: int = 10, limit_bytes: int = 1 << 20) -> ContextCache:
     names = count()
-    return ContextCache(limit, limit_bytes, lambda: f"new-{next(names)}", StepIndexFile())
+    return ContextCache(limit, limit_bytes, lambda: f"new-{next(names)}", StepIndexFile(), EndingFile())
 
 
 def record(

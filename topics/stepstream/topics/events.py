@@ -2134,6 +2134,8 @@ class Step(TypedDict):
     """The trajectory; the key of the record."""
     step_index: int
     """Position in the trajectory, from 0 without gaps."""
+    counted_by: str | None
+    """Count that gave step_index. If a step of another count has the same, govern gives this one the next free index, and sets the field to null. Null: the producer fixed the index."""
     parent_trajectory_id: str | None
     """For a sub-agent or hand-off: the trajectory that called it; null: none."""
     parent_step_index: int | None
@@ -2223,6 +2225,7 @@ def new_step(
     sampling: Sampling,
     tenant: str = "default",
     user: str | None = None,
+    counted_by: str | None = None,
     parent_trajectory_id: str | None = None,
     parent_step_index: int | None = None,
     task_id: str = "",
@@ -2265,6 +2268,7 @@ def new_step(
         "user": user,
         "trajectory_id": trajectory_id,
         "step_index": step_index,
+        "counted_by": counted_by,
         "parent_trajectory_id": parent_trajectory_id,
         "parent_step_index": parent_step_index,
         "task_id": task_id,

@@ -2,6 +2,8 @@
 
 import gc
 import logging
+import socket
+import sys
 from importlib.metadata import version
 
 import uvicorn
@@ -10,6 +12,7 @@ from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.gateway.app import GatewayApp
 from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.processes import ChildArguments, run_processes, stop_with_parent
 from stepstream.services.gateway.publisher import Publisher
 from stepstream.services.http_server import ServerConfig
 from stepstream.services.listen import listen
@@ -18,12 +21,23 @@ log = logging.getLogger(__name__)
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Serve until a signal.
+    """Serve until a signal; with `gateway.processes` above 1, in that many processes.
 
     Raises:
         Fatal: events are lost, since neither Kafka nor the spool took them in time.
     """
-    sock = listen(settings.gateway.host, settings.gateway.port, "gateway")
+    child = ChildArguments.parse(sys.argv[1:])
+    if child is not None:
+        stop_with_parent()
+        _serve(settings, stop, child.sockets(settings))
+    elif settings.gateway.processes > 1:
+        run_processes(settings, stop)
+    else:
+        _serve(settings, stop, [listen(settings.gateway.host, settings.gateway.port, "gateway")])
+
+
+def _serve(settings: Settings, stop: Stop, sockets: list[socket.socket]) -> None:
+    """Serve in this process until a signal."""
     metrics = Metrics()
     publisher = Publisher(settings, f"gateway/{version('stepstream')}", metrics)
     config = ServerConfig(
@@ -34,13 +48,15 @@ def main(settings: Settings, stop: Stop) -> None:
         log_level="warning",
         timeout_graceful_shutdown=int(settings.gateway.shutdown_s),
     )
-    log.info("listening on http://%s:%d for %s", *sock.getsockname()[:2], ", ".join(settings.gateway.upstreams))
+    upstreams = ", ".join(settings.gateway.upstreams)
+    for sock in sockets:
+        log.info("listening on http://%s:%d for %s", *sock.getsockname()[:2], upstreams)
     # The cached trajectories are many small, long-lived objects without large cycles. With the default thresholds,
     # collecting garbage among them costs a tenth of the processor time.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     if not stop:
-        uvicorn.Server(config).run(sockets=[sock])
+        uvicorn.Server(config).run(sockets=sockets)
     left = publisher.close(settings.gateway.shutdown_s)
     if left.spooled:
         log.info("%d events remain in the spool; the next gateway sends them", left.spooled)

@@ -15,6 +15,7 @@ from stepstream.crypto.erasures import ErasureCheck
 from stepstream.services.gateway import feedback
 from stepstream.services.gateway.api_keys import ApiKeys, credentials_of
 from stepstream.services.gateway.calls import CallHandler
+from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.encrypted_store import EncryptedStore
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
@@ -119,7 +120,7 @@ class GatewayApp:
         publishing = asyncio.create_task(self._publish_counts(counts))
         self._keys = ApiKeys(api_keys, counts, required=gateway.keys_required)
         folder = self._settings.gateway_spool
-        indices = StepIndexFile(folder)
+        indices, endings = StepIndexFile(folder), EndingFile(folder)
         store = EncryptedStore(folder, gateway.history_bytes, gateway.history_days * 86_400)
         erasures = Table(self._settings, ERASURES)
         rollouts = Table(self._settings, ROLLOUTS, snapshot=snapshots / "rollouts.json")
@@ -131,6 +132,7 @@ class GatewayApp:
             self.metrics,
             self._producer,
             indices,
+            endings,
             SavedResponses(store, ErasureCheck(self._settings, erasures)),
             TrackChooser(rollouts),
             counts,
@@ -152,6 +154,7 @@ class GatewayApp:
         erasures.close()
         rollouts.close()
         indices.close()
+        endings.close()
         store.close()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -235,6 +238,10 @@ class GatewayApp:
         await respond(send, 200 if body["ready"] else 503, orjson.dumps(body), [JSON])
 
     async def _metrics_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gateway = self._settings.gateway
+        if gateway.processes > 1 and scope["server"][1] == gateway.port:
+            last = gateway.metrics_port + gateway.processes - 1
+            raise NotFound(f"each gateway process has its own metrics, at the ports {gateway.metrics_port} to {last}")
         self._upstreams.workers.count_states()
         self.metrics.in_flight.clear()
         for upstream in self._upstreams.all():

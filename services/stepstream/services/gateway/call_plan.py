@@ -11,7 +11,7 @@ from stepstream.core import lenient_json
 from stepstream.services.gateway.context import packed_tokens
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
-from stepstream.services.gateway.context.tree import Prompt, StepPosition, Trajectory, prompt_of
+from stepstream.services.gateway.context.tree import CallerScope, Prompt, StepPosition, Trajectory, prompt_of
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
 from stepstream.services.gateway.grant import Grant
 from stepstream.services.gateway.identity import Identity
@@ -180,11 +180,11 @@ class CallPlanner:
         trajectory_id = identity.trajectory_id
         if not trajectory_id:
             saved_id = history.trajectory_id if history is not None else ""  # set by an earlier gateway process
-            trajectory_id = previous.trajectory.id if previous is not None else saved_id or identity.trace_id
+            trajectory_id = previous.trajectory.id if previous is not None else saved_id
         # A translated conversation is whole; a native one begins after the response that it names.
         prompt = prompt_of(conversation.messages, previous if translation is None else None)
-        scope = tenant, grant.key_id, identity.agent
-        position = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope)
+        scope = _caller_scope(identity, grant.key_id, conversation)
+        position = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope, identity.trace_id)
         if target.gives_tokens:
             body = upstream_protocol.with_additions(body, request, target.plain_logprobs)
         prefix = PREFIX_UNKNOWN
@@ -261,6 +261,21 @@ class CallPlanner:
                 "name it in x-stepstream-parent-step",
                 parent,
             )
+
+
+def _caller_scope(identity: Identity, key_id: str, conversation: Conversation) -> CallerScope:
+    """Return what must be equal in calls of one trajectory that none of them names."""
+    return (
+        identity.tenant,
+        key_id,
+        identity.agent,
+        identity.task_id,
+        identity.group_id or "",
+        identity.user or conversation.user or "",
+        identity.environment,
+        identity.split,
+        identity.parent_trajectory_id or "",
+    )
 
 
 def parse_request(body: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from stepstream.services.gateway.api_keys import CALLS, ApiKeys, credentials_of
 from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, model_of, parse_request
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
-from stepstream.services.gateway.context.tree import StepIndices
+from stepstream.services.gateway.context.tree import Endings, StepIndices
 from stepstream.services.gateway.errors import GatewayError, MalformedResponse, Overloaded, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.fallbacks import send_call
 from stepstream.services.gateway.http.asgi import (
@@ -69,6 +69,7 @@ class CallHandler:
         metrics: Metrics,
         producer: str,
         indices: StepIndices,
+        endings: Endings,
         saved_responses: SavedResponses,
         tracks: TrackChooser,
         counts: KeyCounts,
@@ -77,7 +78,7 @@ class CallHandler:
         self._settings = settings
         self._keys = keys
         self._metrics = metrics
-        contexts = ContextCache(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
+        contexts = ContextCache(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices, endings)
         self._planner = CallPlanner(
             upstreams,
             contexts,

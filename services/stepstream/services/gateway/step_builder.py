@@ -106,6 +106,7 @@ def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timin
         "user": identity.user or conversation.user,
         "trajectory_id": position.trajectory.id,
         "step_index": position.step_index,
+        "counted_by": position.counted_by,
         "parent_trajectory_id": identity.parent_trajectory_id,
         "parent_step_index": identity.parent_step_index,
         "task_id": identity.task_id,

@@ -8,7 +8,19 @@ from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicy
 from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
-from stepstream.jobs.governance.state import CLEAN, DAY_US, PERSON, SEEN, TrajectoryPersons, clean_key, day, seen_key
+from stepstream.jobs.governance.state import (
+    CLEAN,
+    DAY_US,
+    MOVED,
+    PERSON,
+    SEEN,
+    USED,
+    TrajectoryPersons,
+    clean_key,
+    day,
+    seen_key,
+)
+from stepstream.jobs.governance.step_numbers import number_step
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
@@ -38,7 +50,7 @@ class GovernFold:
     """One partition of steps and feedback.
 
     State: the ids of seen events; the steps with a clean context, after which alone a step may keep the digest of its
-    shared prefix; the persons that the steps of a trajectory name.
+    shared prefix; the persons that the steps of a trajectory name; the indices of its steps.
     """
 
     def __init__(
@@ -132,9 +144,12 @@ class GovernFold:
         self._report_redactions(record, event, governed, out)
 
     def _govern_step(self, step: Step, active: ActivePolicy, changes: Changes, out: Outputs) -> Step:
+        numbered = number_step(step, changes, self._context_days)
+        step = numbered.step
         prefix_clean = self._is_prefix_clean(step, changes)
         governed, clean = govern_step(JOB, step, prefix_clean, active.redactor, active.version)
         out.emit(GOVERNED_STEPS, step["trajectory_id"], governed)
+        numbered.save(changes)
         if clean:
             changes.put(clean_key(step, step["step_index"], 0), b"")
         return governed
@@ -199,7 +214,7 @@ class GovernFold:
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Delete the days before the window."""
         self._newest_day = now_ms * 1000 // DAY_US
-        for kind in (SEEN, CLEAN):
+        for kind in (SEEN, CLEAN, USED, MOVED):
             changes.delete_range(kind, kind + day(self._newest_day - self._dedup_days))
         if self._persons is not None:
             changes.delete_range(PERSON, PERSON + day(self._newest_day - self._persons.days))

@@ -153,6 +153,8 @@ class GovernedIndex:
     results: set[str] = field(default_factory=set)
     newest: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Policy version and id of the newest result, by source id."""
+    numbers: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """`step_index` and `prompt_shared_step` of a step by source id, as `govern` decided them."""
     persons: dict[str, str] = field(default_factory=dict)
     """Person of feedback by source id, also where `govern` found the person by the trajectory."""
 
@@ -164,6 +166,8 @@ class GovernedIndex:
             entry = (governed["policy_version"], event["event_id"])
             source = governed["source_event_id"]
             self.newest[source] = max(self.newest.get(source, entry), entry)
+            if "step_index" in event and "messages" in event:
+                self.numbers[source] = event["step_index"], event["prompt_shared_step"]
             if "comment" in event and event["user"] is not None:
                 self.persons[source] = event["user"]
 
@@ -202,6 +206,9 @@ class PartitionReplay:
             topic = _RAW[record.topic]
             event = event | {"event_id": source, "governed": None}
             record = Record(topic, record.partition, record.offset, record.timestamp_ms, record.key, record.value)
+        elif record.topic == STEPS and event["event_id"] in self._index.numbers:
+            index, shared = self._index.numbers[event["event_id"]]
+            event = event | {"step_index": index, "prompt_shared_step": shared, "counted_by": None}
         elif record.topic == FEEDBACK and event["user"] is None:
             event = event | {"user": self._index.persons.get(event["event_id"])}
         out = _EventList()

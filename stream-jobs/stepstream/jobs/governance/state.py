@@ -14,8 +14,10 @@ from stepstream.topics.events import Step, new_feedback
 
 DAY_US = 24 * 3600 * 1_000_000
 _DAY_MS = DAY_US // 1000
-SEEN, CLEAN, PERSON = b"e", b"p", b"w"
-"""Key prefixes: ids of seen events; steps with a clean context; persons that the steps of a trajectory name."""
+SEEN, CLEAN, PERSON, USED, MOVED = b"e", b"p", b"w", b"i", b"m"
+"""Key prefixes: ids of seen events; steps with a clean context; persons that the steps of a trajectory name; indices of
+its steps; other indices that its gateways gave them (`step_numbers.py`).
+"""
 _CONTENT_FIELDS = ("category", "comment", "demonstration")
 _DAY = struct.Struct(">I")
 _INDEX = struct.Struct(">i")
@@ -33,7 +35,7 @@ class TrajectoryPersons:
 
     def add(self, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
         """Store the person of a step, if its record is the first of the trajectory and day that names one."""
-        key = PERSON + day(record.timestamp_ms // _DAY_MS) + _trajectory(step)
+        key = PERSON + day(record.timestamp_ms // _DAY_MS) + trajectory_digest(step)
         if step["user"] is None or changes.get(key) is not None:
             return
         # A feedback record, because the codec seals records of topics only.
@@ -58,7 +60,7 @@ class TrajectoryPersons:
         """
         if feedback["user"] is not None or all(feedback[name] is None for name in _CONTENT_FIELDS):
             return None
-        today, trajectory = record.timestamp_ms // _DAY_MS, _trajectory(feedback)
+        today, trajectory = record.timestamp_ms // _DAY_MS, trajectory_digest(feedback)
         for number in range(today - self.days, today + 1):
             sealed = changes.get(PERSON + day(number) + trajectory)
             if sealed is not None:
@@ -74,12 +76,12 @@ def seen_key(event: Any) -> bytes:
     """Return the key of an event; the same id from another tenant is another event."""
     tenant = event["tenant"].encode("utf-8", "surrogatepass")
     identity = hashlib.blake2b(uuid.UUID(event["event_id"]).bytes + tenant, digest_size=16).digest()
-    return SEEN + _bucket(event) + identity
+    return SEEN + day_of(event) + identity
 
 
 def clean_key(step: Step, index: int, days_back: int) -> bytes:
     """Return the key that marks step `index` of the trajectory, `days_back` days before `step`, as clean."""
-    return CLEAN + _bucket(step, days_back) + _trajectory(step) + _INDEX.pack(index)
+    return CLEAN + day_of(step, days_back) + trajectory_digest(step) + _INDEX.pack(index)
 
 
 def day(number: int) -> bytes:
@@ -87,12 +89,13 @@ def day(number: int) -> bytes:
     return _DAY.pack(max(0, number))
 
 
-def _bucket(event: Any, days_back: int = 0) -> bytes:
+def day_of(event: Any, days_back: int = 0) -> bytes:
     """Encode the day of the event's own time, which is the same in each copy of it."""
     return day(event["occurred_at_us"] // DAY_US - days_back)
 
 
-def _trajectory(event: Any) -> bytes:
+def trajectory_digest(event: Any) -> bytes:
+    """Return a digest of the identity of an event's trajectory, for a key."""
     # With the tenant: another tenant may use the same trajectory id.
     identity = f"{event['tenant']}\x00{event['trajectory_id']}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(identity, digest_size=16).digest()

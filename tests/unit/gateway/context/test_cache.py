@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.services.gateway.context.cache import EQUAL_ENDINGS, ContextCache
+from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.packed_tokens import pack
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.context.tree import Prompt, StepPosition, prompt_of
@@ -20,7 +21,7 @@ SCOPE = ("acme", "", "agent")
 
 def new_cache(limit: int = 100, limit_bytes: int = 1 << 20, indices: StepIndexFile | None = None) -> ContextCache:
     names = count()
-    return ContextCache(limit, limit_bytes, lambda: f"new-{next(names)}", indices or StepIndexFile())
+    return ContextCache(limit, limit_bytes, lambda: f"new-{next(names)}", indices or StepIndexFile(), EndingFile())
 
 
 def user(text: str) -> Message:
@@ -254,6 +255,7 @@ def test_memory_is_bounded_and_evicted_trajectories_leave_nothing(
     assert cache.size < 1000 * limit
     assert not cache._endings
     assert not cache._responses
+    assert not len(cache._traces)
 
 
 def test_one_name_in_endless_use_does_not_evict_the_others() -> None:

@@ -1,18 +1,21 @@
 """Find each call's position in its trajectory, and the part of its prompt that an earlier step stores already. Pure.
 
-Steps are found by the prefix hashes of their prompts and responses. A call that names no trajectory is placed by them
-too: it continues the trajectory whose recorded response its messages repeat.
+Steps are found by the prefix hashes of their prompts and responses. `placement.py` decides which trajectory a call
+belongs to, by the evidence that is collected here.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stepstream.services.gateway.context.packed_tokens import WIDTH
+from stepstream.services.gateway.context.placement import Evidence, decide
+from stepstream.services.gateway.context.traces import TraceIndex, made_calls
 from stepstream.services.gateway.context.tree import (
     NOTHING_SHARED,
     TRAJECTORY_BYTES,
     CachedStep,
     CallerScope,
+    Endings,
     PrefixHash,
     Prompt,
     SharedPrefix,
@@ -36,19 +39,24 @@ _STEP, _HASH = 500, 150
 class ContextCache:
     """The most recently used trajectories. A trajectory that was evicted stores its next prompt whole."""
 
-    def __init__(self, limit: int, limit_bytes: int, new_id: Callable[[], str], indices: StepIndices) -> None:
+    def __init__(
+        self, limit: int, limit_bytes: int, new_id: Callable[[], str], indices: StepIndices, endings: Endings
+    ) -> None:
         """Begin empty.
 
         Args:
             limit: number of trajectories.
             limit_bytes: their approximate memory.
             new_id: makes the id of a trajectory that no call names.
-            indices: stores step indices beyond eviction and restart.
+            indices: assigns step indices, beyond eviction and restart.
+            endings: finds trajectories that another process recorded.
         """
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._new_id = new_id
         self._indices = indices
+        self._shared_endings = endings
+        self._traces = TraceIndex()
         self._size = 0
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
         self._endings: dict[tuple[CallerScope, PrefixHash], deque[CachedStep]] = {}
@@ -69,42 +77,77 @@ class ContextCache:
     def newest_index(self, tenant: str, trajectory_id: str) -> int | None:
         """Return the index of a trajectory's newest step; None: neither cached nor stored."""
         trajectory = self._trajectories.get((tenant, trajectory_id))
-        following = self._indices.of(tenant, trajectory_id).value if trajectory is None else trajectory.next_index
+        known = 0 if trajectory is None else trajectory.next_index
+        following = max(known, self._indices.next_of(tenant, trajectory_id) or 0)
         return following - 1 if following else None
 
     def place(
-        self, tenant: str, trajectory_id: str, step_index: int | None, prompt: Prompt, scope: CallerScope = ()
+        self,
+        tenant: str,
+        trajectory_id: str,
+        step_index: int | None,
+        prompt: Prompt,
+        scope: CallerScope = (),
+        trace: str = "",
     ) -> StepPosition:
         """Choose and reserve the position of a call that begins now.
 
         Args:
             tenant: tenant of the trajectory.
-            trajectory_id: empty: that of `prompt.previous`, else found by content, else a new one.
+            trajectory_id: empty: `placement.decide` finds it.
             step_index: the caller's; None: the trajectory's next. A trajectory that is not cached continues at its
                 stored index; without one, at the number of responses in the prompt.
             prompt: messages of the call.
             scope: limits the search by content.
+            trace: trace id of the call; empty: none.
         """
-        continues = None
-        if trajectory_id:
-            trajectory = self._trajectories.get((tenant, trajectory_id)) or self._load(tenant, trajectory_id, prompt)
-        elif prompt.previous is not None and self._is_cached(prompt.previous.trajectory):
-            trajectory = prompt.previous.trajectory
+        continues, evidence = self._evidence(tenant, trajectory_id, prompt, scope, trace)
+        chosen, _ = decide(evidence)
+        trajectory = self._trajectories.get((tenant, chosen)) if chosen else None
+        if trajectory is not None:
+            self._trajectories.move_to_end((tenant, chosen))
+        elif not chosen or evidence.trace:
+            trajectory = self._begin(tenant, chosen, prompt, scope, trace)
         else:
-            continues = self._continued_step(scope, prompt)
-            if continues is None:
-                trajectory = self._add(Trajectory(tenant, self._new_id(), scope=scope))
-            else:
-                trajectory = continues.trajectory
-                continues.continued = True
-        self._trajectories.move_to_end((tenant, trajectory.id))
-        index = trajectory.next_index if step_index is None else step_index
+            trajectory = self._load(tenant, chosen, prompt, scope if evidence.conversation else None)
+        if continues is not None:
+            continues.continued = True
+        if step_index is None:
+            index = self._indices.reserve(tenant, trajectory.id, _least_index(trajectory, prompt))
+        else:
+            index = step_index
+            self._indices.advance(tenant, trajectory.id, index + 1)
         trajectory.next_index = max(trajectory.next_index, index + 1)
-        if trajectory_id:  # an unnamed trajectory cannot be asked for after its eviction
-            if trajectory.stored_index is None:
-                trajectory.stored_index = self._indices.of(tenant, trajectory_id)
-            trajectory.stored_index.note(trajectory.next_index)
-        return StepPosition(trajectory, index, continues)
+        return StepPosition(trajectory, index, self._indices.name if step_index is None else None, continues)
+
+    def _evidence(
+        self, tenant: str, trajectory_id: str, prompt: Prompt, scope: CallerScope, trace: str
+    ) -> tuple[CachedStep | None, Evidence]:
+        """Return the evidence up to the first that decides, and the step that the call continues by content."""
+        if trajectory_id:
+            return None, Evidence(name=trajectory_id)
+        if prompt.previous is not None:
+            return None, Evidence(response=prompt.previous.trajectory.id)
+        step, conversation = self._continued_step(scope, prompt, trace)
+        if conversation or not trace:
+            return step, Evidence(conversation=conversation)
+        traced = self._traces.find(tenant, trace, scope, prompt)
+        return None, Evidence(traced=traced) if traced else Evidence(trace=self._name_in_trace(tenant, trace))
+
+    def _name_in_trace(self, tenant: str, trace: str) -> str:
+        """Return the id of a trajectory that begins in a trace: the trace's, unless another one has it."""
+        # The mark shows it to other processes of the folder.
+        is_first = (tenant, trace) not in self._trajectories and not self._indices.reserve(tenant, f"\0{trace}", 0)
+        return trace if is_first else self._new_id()
+
+    def _begin(self, tenant: str, trajectory_id: str, prompt: Prompt, scope: CallerScope, trace: str) -> Trajectory:
+        # Another gateway may have recorded the beginning of a trajectory with the trace's id.
+        first = _count_responses(prompt) if trajectory_id and trajectory_id == trace else 0
+        trajectory = Trajectory(tenant, trajectory_id or self._new_id(), first, scope, trace)
+        trajectory.first_prompt = prompt.prefix_hashes[-1] if prompt.prefix_hashes else b""
+        if trace:
+            self._traces.add(trajectory)
+        return self._add(trajectory)
 
     def branch(self, position: StepPosition, number: int) -> StepPosition:
         """Return the position of an alternative answer: step 0 of a trajectory named after the call.
@@ -117,9 +160,8 @@ class ContextCache:
         trajectory_id = f"{origin.id}~{position.step_index}.{number}"
         trajectory = self._trajectories.get((origin.tenant, trajectory_id))
         if trajectory is None:
-            stored = self._indices.of(origin.tenant, trajectory_id)
-            stored.note(1)
-            trajectory = self._add(Trajectory(origin.tenant, trajectory_id, 1, stored, scope=origin.scope))
+            self._indices.advance(origin.tenant, trajectory_id, 1)
+            trajectory = self._add(Trajectory(origin.tenant, trajectory_id, 1, origin.scope))
             trajectory.worker, trajectory.track = origin.worker, origin.track
         return StepPosition(trajectory, 0)
 
@@ -172,8 +214,10 @@ class ContextCache:
         if response is not None:
             tokens, prompt_tokens = packed_prompt + packed_response, len(packed_prompt) // WIDTH
             self._add_step(position, prompt, response, tokens, prompt_tokens, response_id, tools_hash, model)
-        elif position.continues is not None:
-            position.continues.continued = False
+        else:
+            position.trajectory.failed = True
+            if position.continues is not None:
+                position.continues.continued = False
         return shared
 
     def _shared_prefix(self, position: StepPosition, prompt: Prompt, packed_prompt: bytes) -> SharedPrefix:
@@ -230,9 +274,11 @@ class ContextCache:
         if trajectory.scope is not None:
             equal = self._endings.setdefault((trajectory.scope, end), deque(maxlen=EQUAL_ENDINGS))
             equal.append(step)
-        if response_id:  # after a restart, a call may name the trajectory by it
-            trajectory.stored_index = trajectory.stored_index or self._indices.of(trajectory.tenant, trajectory.id)
-            trajectory.stored_index.note(trajectory.next_index)
+            self._shared_endings.put(trajectory.scope, end, trajectory.id)
+        if trajectory.trace and (calls := made_calls(response)) is not None:
+            trajectory.calls_made.add(calls)
+            size += _HASH
+        if response_id:
             self._responses[trajectory.tenant, response_id] = step
             trajectory.response_ids.append(response_id)
         trajectory.size += size
@@ -253,21 +299,28 @@ class ContextCache:
         by_prefix[step.end_hash] = step
         return size
 
-    def _continued_step(self, scope: CallerScope, prompt: Prompt) -> CachedStep | None:
-        """Return the step whose response ends the longest known prefix; of equal ones the newest not yet continued."""
+    def _continued_step(self, scope: CallerScope, prompt: Prompt, trace: str) -> tuple[CachedStep | None, str]:
+        """Return the step whose response ends the longest known prefix, and its trajectory; empty: there is none.
+
+        Of equal ones: a step of the same trace, else one not yet continued, and of these the newest. The step is None
+        if another process recorded it, or if it was evicted.
+        """
         for index in range(len(prompt.messages) - 1, -1, -1):
             if prompt.messages[index]["role"] == "assistant":
-                steps = self._endings.get((scope, prompt.prefix_hashes[index]))
+                end = prompt.prefix_hashes[index]
+                steps = self._endings.get((scope, end))
                 if steps:
-                    return next((step for step in reversed(steps) if not step.continued), steps[-1])
-        return None
+                    best = _best(steps, trace)
+                    return best, best.trajectory.id
+                if recorded := self._shared_endings.get(scope, end):
+                    return None, recorded
+        return None, ""
 
-    def _load(self, tenant: str, trajectory_id: str, prompt: Prompt) -> Trajectory:
-        stored = self._indices.of(tenant, trajectory_id)
-        first = stored.value
-        if first is None:
-            first = sum([message["role"] == "assistant" for message in prompt.messages])
-        return self._add(Trajectory(tenant, trajectory_id, first, stored))
+    def _load(self, tenant: str, trajectory_id: str, prompt: Prompt, scope: CallerScope | None) -> Trajectory:
+        """Add a trajectory that an earlier or another process began, or whose caller named it."""
+        known = self._indices.next_of(tenant, trajectory_id)
+        first = _count_responses(prompt) if known is None else known
+        return self._add(Trajectory(tenant, trajectory_id, first, scope))
 
     def _add(self, trajectory: Trajectory) -> Trajectory:
         self._trajectories[trajectory.tenant, trajectory.id] = trajectory
@@ -283,6 +336,7 @@ class ContextCache:
         while len(self._trajectories) > 1 and (len(self._trajectories) > self._limit or self._size > self._limit_bytes):
             _, trajectory = self._trajectories.popitem(last=False)
             self._drop_steps(trajectory)
+            self._traces.remove(trajectory)
             self._size -= trajectory.size
 
     def _drop_steps(self, trajectory: Trajectory) -> None:
@@ -302,7 +356,36 @@ class ContextCache:
             trajectory.steps,
             trajectory.steps_with_tokens,
             trajectory.steps_by_prefix,
+            trajectory.calls_made,
         ):
             collection.clear()
         self._size -= trajectory.size - TRAJECTORY_BYTES
         trajectory.size = TRAJECTORY_BYTES
+
+
+def _best(equal: Sequence[CachedStep], trace: str) -> CachedStep:
+    """Return the step of equal conversations that a call continues."""
+    in_trace = [step for step in equal if step.trajectory.trace == trace] if trace else []
+    candidates = in_trace or equal
+    return next((step for step in reversed(candidates) if not step.continued), candidates[-1])
+
+
+def _count_responses(prompt: Prompt) -> int:
+    return sum([message["role"] == "assistant" for message in prompt.messages])
+
+
+def _least_index(trajectory: Trajectory, prompt: Prompt) -> int:
+    """Return the least index of a call that continues a trajectory.
+
+    Where the prompt repeats a whole conversation that this gateway recorded, the responses after it came from other
+    gateways, and each has an index.
+    """
+    for index in range(len(prompt.prefix_hashes) - 1, -1, -1):
+        end_hash = prompt.prefix_hashes[index]
+        step = trajectory.steps_by_prefix.get(end_hash)
+        if step is not None:
+            others = sum([message["role"] == "assistant" for message in prompt.messages[index + 1 :]])
+            if step.end_hash == end_hash and others:
+                return max(trajectory.next_index, step.step_index + 1 + others)
+            break
+    return trajectory.next_index

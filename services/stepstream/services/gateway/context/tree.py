@@ -21,28 +21,42 @@ from stepstream.topics.events import Message, Track
 PrefixHash = bytes
 
 CallerScope = tuple[str, ...]
-"""Tenant, key and agent: calls that name no trajectory are matched only within one scope."""
+"""Tenant, key, agent, task, group, person, environment, split and parent of a call. A call that names no trajectory
+continues only one of the same scope. A value that only one of the two has is a difference.
+"""
 
 TRAJECTORY_BYTES = 800
 """Approximate memory of a trajectory without its steps: bounds the cache, exact enough for nothing else."""
 
 
-class NextIndex(Protocol):
-    """The next step index of one trajectory, stored so that it outlives the gateway."""
+class StepIndices(Protocol):
+    """The step indices of all trajectories; `StepIndexFile` is the implementation."""
 
-    value: int | None
-    """None: no index is stored."""
+    name: str
+    """Name of the count: indices that it gives to steps of one trajectory differ."""
 
-    def note(self, value: int) -> None:
-        """Store another index."""
+    def next_of(self, tenant: str, trajectory_id: str) -> int | None:
+        """Return the index of a trajectory's next step; None: unknown."""
+        ...
+
+    def reserve(self, tenant: str, trajectory_id: str, least: int) -> int:
+        """Return the index of a new step, at least `least`; no later call gets it."""
+        ...
+
+    def advance(self, tenant: str, trajectory_id: str, following: int) -> None:
+        """Let the index of the next step be `following` or more."""
         ...
 
 
-class StepIndices(Protocol):
-    """The stored indices of all trajectories; `StepIndexFile` is the implementation."""
+class Endings(Protocol):
+    """Trajectories by the conversation that they ended with; `EndingFile` is the implementation."""
 
-    def of(self, tenant: str, trajectory_id: str) -> NextIndex:
-        """Return the entry of one trajectory."""
+    def get(self, scope: CallerScope, end_hash: PrefixHash) -> str | None:
+        """Return the newest trajectory with this conversation; None: unknown."""
+        ...
+
+    def put(self, scope: CallerScope, end_hash: PrefixHash, trajectory_id: str) -> None:
+        """Record that a trajectory has this conversation."""
         ...
 
 
@@ -101,10 +115,17 @@ class Trajectory:
     tenant: str
     id: str
     next_index: int = 0
-    stored_index: NextIndex | None = None
-    """Stores `next_index` for the time after a restart; None: no call has named the trajectory."""
+    """Least index of its next step, as far as this process knows."""
     scope: CallerScope | None = None
     """Set if its calls are matched by content."""
+    trace: str = ""
+    """Trace in which it began, if no call named it; empty: none."""
+    first_prompt: PrefixHash = b""
+    """Prefix hash of its first prompt, if it began in a trace."""
+    calls_made: set[PrefixHash] = field(default_factory=set)
+    """Digests of its responses that call tools, if it began in a trace."""
+    failed: bool = False
+    """True once a call of it has failed."""
     steps_by_prefix: dict[PrefixHash, CachedStep] = field(default_factory=dict)
     """The first step that sent each conversation, or the last that answered with it."""
     steps: list[CachedStep] = field(default_factory=list)
@@ -137,6 +158,8 @@ class StepPosition:
 
     trajectory: Trajectory
     step_index: int
+    counted_by: str | None = None
+    """Count that gave the index; None: the caller named it."""
     continues: CachedStep | None = None
     """The step whose response the call's content continues, if that decided its position."""
 

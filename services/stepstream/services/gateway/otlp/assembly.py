@@ -157,6 +157,8 @@ class Assembler:
         step["producer"] = self._producer
         step["trajectory_id"] = trajectory_id
         step["step_index"] = index
+        if attributes.get("stepstream.step_index") is None:
+            step["counted_by"] = self._span_index.count
         step["parent_trajectory_id"] = identity.parent_trajectory_id or parent[0]
         step["parent_step_index"] = parent[1]
         step["agent"] = self._agent(span, agent) or defaults.agent

@@ -152,4 +152,6 @@ class PlainStepWriter:
 
     def _write_constant_parts(self, agent: str, *fields: str) -> list[bytes]:
         resource_fields = dict(zip(_FIELDS, fields, strict=True))
-        return _write_between({**EMPTY_STEP, **resource_fields, "producer": self._producer, "agent": agent})
+        count = self._span_index.count
+        constant = {"producer": self._producer, "agent": agent, "counted_by": count}
+        return _write_between({**EMPTY_STEP, **resource_fields, **constant})

@@ -28,7 +28,7 @@ from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
 from stepstream.topics.catalogue import OPEN_TRACES
-from stepstream.topics.ids import now_us
+from stepstream.topics.ids import new_event_id, now_us
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class OtlpReceiver:
         self._counts = Metrics(registry)
         self._grant_of = grant_of
         producer = f"otlp-{producer}"
-        span_index = SpanIndex(settings.otlp.trajectories)
+        span_index = SpanIndex(settings.otlp.trajectories, new_event_id())
         self._assembler = Assembler(producer, span_index)
         self._lock = threading.Lock()  # guards the assembler's index: another thread publishes open traces
         self._turn = asyncio.Lock()  # one request after another, since the next may continue a trace of this one

@@ -47,7 +47,9 @@ class Subject(NamedTuple):
 class SpanIndex:
     """The most recent trajectories and spans, up to a limit each."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, count: str | None = None) -> None:
+        """Begin empty; `count`: name of the count that this index keeps, as in `Step.counted_by`."""
+        self.count = count
         self._limit = limit
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
         self._spans: OrderedDict[tuple[str, str, str], StepPosition] = OrderedDict()

@@ -1,0 +1,115 @@
+"""Store small values by key in a file of fixed size, shared by all gateway processes of a folder.
+
+The digest of a key chooses a bucket of slots. In a full bucket the slot with the oldest write is overwritten.
+
+A write takes a few system calls, each of about a microsecond: a lock of the bucket, which the death of a process
+releases, a read and a write. It survives the death of the process (kill -9), but not a power loss within the seconds
+before the operating system flushes it. After a disk error no value is known; no call fails.
+"""
+
+import fcntl
+import logging
+import os
+import struct
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_WAYS = 8
+_TAG, _TIME = struct.Struct("<Q"), struct.Struct("<I")
+_WARN_EVERY_S = 60.0
+
+
+class SlotFile:
+    """The open file. Close it. Without a usable folder it stores nothing."""
+
+    def __init__(self, folder: Path | None, name: str, value_bytes: int, slots: int) -> None:
+        """Open the file of `folder`, creating both if missing.
+
+        Args:
+            folder: None: store nothing.
+            name: of the file.
+            value_bytes: size of each value.
+            slots: number of values; the file takes 12 bytes more for each, allocated as they are used.
+        """
+        self._name = name
+        self._value_bytes = value_bytes
+        self._slot_bytes = value_bytes + _TAG.size + _TIME.size
+        self._bucket_bytes = _WAYS * self._slot_bytes
+        self._buckets = slots // _WAYS
+        self._fd = -1
+        self._warned_at = -_WARN_EVERY_S
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                os.ftruncate(self._fd, self._buckets * self._bucket_bytes)
+            except OSError as error:
+                self._warn(error)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key; None: unknown."""
+        if self._fd < 0:
+            return None
+        tag, start = self._place(key)
+        try:
+            return self._find(os.pread(self._fd, self._bucket_bytes, start), tag)[1]
+        except OSError as error:
+            self._warn(error)
+            return None
+
+    def update(self, key: bytes, change: Callable[[bytes | None], bytes]) -> None:
+        """Replace a value by `change` of it (None: unknown), while no other process can change it."""
+        if self._fd < 0:
+            change(None)
+            return
+        tag, start = self._place(key)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, self._bucket_bytes, start)
+            try:
+                offset, value = self._find(os.pread(self._fd, self._bucket_bytes, start), tag)
+                changed = change(value)
+                if changed != value:
+                    slot = _TAG.pack(tag) + changed + _TIME.pack(int(time.time()))
+                    os.pwrite(self._fd, slot, start + offset)
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, self._bucket_bytes, start)
+        except OSError as error:
+            self._warn(error)
+            change(None)
+
+    def close(self) -> None:
+        """Close the file; later writes are ignored."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _place(self, key: bytes) -> tuple[int, int]:
+        """Return a key's tag and the offset of its bucket; a tag of 0 is an empty slot."""
+        digest = int.from_bytes(blake2b(key, digest_size=16).digest(), "little")
+        return digest >> 64 or 1, digest % self._buckets * self._bucket_bytes
+
+    def _find(self, bucket: bytes, tag: int) -> tuple[int, bytes | None]:
+        """Return the offset and value of a tag's slot; without one, the offset of the slot to overwrite and None."""
+        oldest_offset, oldest_s = 0, 1 << 33
+        for offset in range(0, len(bucket) - self._slot_bytes + 1, self._slot_bytes):
+            end = offset + _TAG.size + self._value_bytes
+            if _TAG.unpack_from(bucket, offset)[0] == tag:
+                return offset, bucket[offset + _TAG.size : end]
+            written_s = _TIME.unpack_from(bucket, end)[0]
+            if written_s < oldest_s:
+                oldest_offset, oldest_s = offset, written_s
+        return oldest_offset, None
+
+    def _warn(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now - self._warned_at >= _WARN_EVERY_S:
+            self._warned_at = now
+            log.error(
+                "%s is not stored on disk: %s; after a restart the gateway has forgotten it; repair the spool folder",
+                self._name,
+                error,
+            )
