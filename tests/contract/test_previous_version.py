@@ -60,6 +60,7 @@ class CodecOfTwoVersions(LocalCodec):
     """
 
     def __init__(self, written: Path) -> None:
+        super().__init__()
         self._schemas = json.loads((written / "log.json").read_text())["schemas"]
         self._own: set[bytes] = set()
 

@@ -15,8 +15,10 @@ import pytest
 from fold_harness import FoldRun, MemoryState
 from gateway_fixtures import gateway_process, gateway_settings, read_topic
 from label_runs import Run
+from label_runs import governed as label_input
 from scripted_upstream import ScriptedUpstream, prompt_ids, response_ids
 from service_process import ServiceProcess
+from stream_records import make_ending
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
@@ -66,17 +68,22 @@ def answered(messages: list[Message], reply: httpx.Response, text: str) -> list[
 
 def governed(settings: Settings, name: str, count: int) -> list[Any]:
     """Return the steps of a trajectory, as `govern` gives them on from the log."""
+    return governed_records(read_topic(settings, "steps", name, count))
+
+
+def governed_records(steps: list[Any]) -> list[Any]:
+    """Return the governed form of steps in this order."""
     fold = GovernFold(ActivePolicies(b"key", {}, {}), dedup_days=7, max_future_s=300.0, now_us=now_us)
     run = FoldRun(JOB, fold, MemoryState())
-    records = [run.record("steps", step) for step in read_topic(settings, "steps", name, count)]
+    records = [run.record("steps", step) for step in steps]
     return [event for topic, _, event in run.feed(records) if topic == "governed-steps"]
 
 
 def labelled(steps: list[Any]) -> Any:
-    """Return the label of a trajectory that ends with its last step."""
-    last = max(steps, key=lambda step: step["step_index"])
-    last["end"] = "terminated"
-    return Run().labels(*[("governed-steps", step) for step in steps])[-1]
+    """Return the label of a successful trajectory of these governed steps."""
+    count = max(step["step_index"] for step in steps) + 1
+    ending = label_input(make_ending(steps[0]["trajectory_id"], count))
+    return Run().labels(*[("governed-steps", step) for step in steps], ("governed-feedback", ending))[-1]
 
 
 def test_a_chat_over_two_gateways_and_a_kill_has_each_index_once(
@@ -186,21 +193,85 @@ def test_a_killed_process_is_started_again_and_nothing_is_lost(
     assert sorted(step["step_index"] for step in steps) == list(range(8))
 
 
-def test_all_processes_end_with_their_parent(registry_settings: Settings, tmp_path_factory: Any) -> None:
-    folder = tmp_path_factory.mktemp("ended")
-    with ScriptedUpstream() as upstream:
-        settings = gateway_settings(
-            registry_settings, upstream, spool=folder / "spool", processes=2, metrics_port=free_block(2)
-        )
-        with gateway_process(settings, folder / "log") as gateway:
-            children = gateway.children()
-            gateway.kill()
-            psutil.wait_procs(children, TIMEOUT_S)
-            assert not [child for child in children if child.is_running()]
-            gateway.start()
-            children = gateway.children()
-            assert gateway.stop() == 0
-            assert not [child for child in children if child.is_running()]
+def export(gateway: ServiceProcess, trace: str, *spans: dict[str, Any]) -> None:
+    """Export spans as an instrumented agent does, the first one as the root."""
+    encoded = [
+        {
+            "traceId": trace,
+            "spanId": each["id"],
+            "parentSpanId": each.get("parent", ""),
+            "name": each.get("name", "chat demo"),
+            "startTimeUnixNano": str(now_us() * 1000),
+            "endTimeUnixNano": str(now_us() * 1000 + 1_000_000),
+            "attributes": [
+                {"key": key, "value": {"stringValue": value}} for key, value in each.get("attributes", {}).items()
+            ],
+        }
+        for each in spans
+    ]
+    body = {"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": [{"spans": encoded}]}]}
+    reply = httpx.post(f"http://127.0.0.1:{gateway.settings.gateway.port}/v1/traces", json=body, timeout=TIMEOUT_S)
+    assert reply.status_code == 200, reply.text
+
+
+def chat_span(messages: list[Message], reply: httpx.Response) -> dict[str, str]:
+    """Return the attributes of a call's span."""
+    said = [*messages, reply.json()["choices"][0]["message"]]
+    *prompt, response = [{"role": m["role"], "parts": [{"type": "text", "content": m["content"]}]} for m in said]
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "demo",
+        "gen_ai.response.id": reply.json()["id"],
+        "gen_ai.input.messages": json.dumps(prompt),
+        "gen_ai.output.messages": json.dumps([response]),
+    }
+
+
+@pytest.mark.parametrize("receiver", ["same", "other"])
+@pytest.mark.parametrize("first", ["gateway", "telemetry"])
+def test_a_call_that_both_the_gateway_and_telemetry_record_is_one_step(
+    gateways: tuple[ServiceProcess, ServiceProcess], registry_settings: Settings, receiver: str, first: str
+) -> None:
+    one, two = gateways
+    trace, messages = uuid.uuid4().hex, [{"role": "user", "content": str(uuid.uuid4())}]
+    reply = ask(two, messages, traceparent=f"00-{trace}-b7ad6b7169203331-01")
+    assert reply.headers["x-stepstream-trajectory"] == trace
+    call = {"id": "b7ad6b7169203332", "attributes": chat_span(messages, reply)}
+    export(two if receiver == "same" else one, trace, call, {"id": "b7ad6b7169203331", "parent": call["id"]})
+    records = read_topic(registry_settings, "steps", trace, 2)
+    assert {step["fidelity"] for step in records} == {"token", "span"}
+    records.sort(key=lambda step: step["fidelity"], reverse=first == "gateway")
+    steps = governed_records(records)
+    assert [step["fidelity"] for step in steps] == (["token"] if first == "gateway" else ["span", "token"])
+    assert {step["step_index"] for step in steps} == {0}
+    label = labelled(steps)
+    assert (len(label["steps"]), label["fidelity"], label["complete"]) == (1, "token", True)
+
+
+def test_spans_of_a_named_trajectory_join_it_at_its_gateway(
+    gateways: tuple[ServiceProcess, ServiceProcess], registry_settings: Settings
+) -> None:
+    _, two = gateways
+    name, trace, messages = str(uuid.uuid4()), uuid.uuid4().hex, [{"role": "user", "content": "begin"}]
+    reply = ask(two, messages, x_stepstream_trajectory=name, traceparent=f"00-{trace}-b7ad6b7169203331-01")
+    export(two, trace, {"id": "b7ad6b7169203331", "attributes": chat_span(messages, reply)})
+    assert len(read_topic(registry_settings, "steps", name, 2)) == 2
+    # The two reach Kafka by different ways, in any order.
+    steps = governed(registry_settings, name, 2)
+    assert (steps[-1]["fidelity"], {step["step_index"] for step in steps}) == ("token", {0})
+    assert len(labelled(steps)["steps"]) == 1
+
+
+def test_all_processes_end_with_their_parent(gateways: tuple[ServiceProcess, ServiceProcess]) -> None:
+    one, _ = gateways
+    children = one.children()
+    one.kill()
+    assert len(children) == 2
+    assert psutil.wait_procs(children, TIMEOUT_S)[1] == []
+    one.start()
+    children = one.children()
+    assert one.stop() == 0
+    assert not [child for child in children if child.is_running()]
 
 
 def _serves(port: int) -> bool:

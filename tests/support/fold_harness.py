@@ -37,6 +37,10 @@ def _codec() -> Codec:
 class LocalCodec:
     """Encodes and decodes as a job does, with the package's schemas, without a registry."""
 
+    def __init__(self) -> None:
+        self.earlier: dict[str, Any] = {}
+        """Schemas of an earlier release by name, which wrote the records that the package's cannot read."""
+
     def encode(self, topic: str, record: Any) -> bytes:
         return _codec().body(topic, record)
 
@@ -45,7 +49,11 @@ class LocalCodec:
         name = TOPICS[topic].schema
         try:
             record, end = _reader(name)(value, 0)
+            if name in self.earlier and end != len(value):
+                raise ValueError("the record is of another schema")
         except Exception:  # as `Codec.decode`
+            if name in self.earlier:
+                return fastavro.schemaless_reader(io.BytesIO(value), self.earlier[name], _parsed(name))
             return fastavro.schemaless_reader(io.BytesIO(value), _parsed(name), None)
         assert end == len(value)
         return record

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from stepstream.config import load
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.calls import CallHandler
-from stepstream.services.gateway.context.endings import EndingFile
+from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.encrypted_store import EncryptedStore
+from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.grant import ANYTHING, Grant
@@ -33,7 +34,7 @@ from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.worker_pool import Upstream
 from stepstream.services.http_server import CONNECTION
 
-NO_FILES = StepIndexFile(), EndingFile()
+NO_FILES = StepIndexFile(), EndingFile(), CarriedCalls()
 
 ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type": "text", "text": "a"}]]
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -12,8 +12,9 @@ from api_key_records import new_counts
 
 from stepstream.config import load
 from stepstream.services.gateway.calls import CallHandler
-from stepstream.services.gateway.context.endings import EndingFile
+from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.encrypted_store import EncryptedStore
+from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import RestrictedSampling
@@ -28,7 +29,7 @@ from stepstream.services.gateway.train_sampling import apply_train_sampling
 from stepstream.services.gateway.worker_pool import Upstream
 from stepstream.services.http_server import CONNECTION
 
-NO_FILES = StepIndexFile(), EndingFile()
+NO_FILES = StepIndexFile(), EndingFile(), CarriedCalls()
 
 TRUNCATED = {"model": "m", "temperature": 0.7, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "presence_penalty": 1}
 

@@ -1027,6 +1027,8 @@ class Governance(TypedDict):
     """True if the tokens may be trained on: consent given, no redaction in them, fidelity `token`."""
     flags: list[str]
     """Reasons to exclude it from training, as `redacted:email`, `consent:analyse`."""
+    supersedes: str | None
+    """source_event_id of a poorer record of the same model call, whose place the step takes; null: none."""
 
 
 def new_governance(
@@ -1037,6 +1039,7 @@ def new_governance(
     redactions: dict[str, int] | None = None,
     trainable: bool = False,
     flags: list[str] | None = None,
+    supersedes: str | None = None,
 ) -> Governance:
     """Return a Governance with the schema's defaults."""
     return {
@@ -1046,6 +1049,7 @@ def new_governance(
         "redactions": redactions if redactions is not None else {},
         "trainable": trainable,
         "flags": flags if flags is not None else [],
+        "supersedes": supersedes,
     }
 
 
@@ -2154,6 +2158,8 @@ class Step(TypedDict):
     """Track that serves this trajectory."""
     split: str
     """`train`, or `eval` for held-out tasks, which are measured and never trained on."""
+    call_ids: list[str]
+    """Names by which another record of the same model call is known: `response:` and the provider's id of the response, `span:` with trace and span id. A gateway and the agent's OpenTelemetry may both record a call; govern makes one step of them."""
     model: str
     """Model that the agent called."""
     fidelity: Fidelity
@@ -2234,6 +2240,7 @@ def new_step(
     harness_version: str = "",
     track: Track = "stable",
     split: str = "train",
+    call_ids: list[str] | None = None,
     prompt_shared_messages: int = 0,
     prompt_shared_step: int | None = None,
     prompt_shared_tokens: int = 0,
@@ -2278,6 +2285,7 @@ def new_step(
         "harness_version": harness_version,
         "track": track,
         "split": split,
+        "call_ids": call_ids if call_ids is not None else [],
         "model": model,
         "fidelity": fidelity,
         "prompt_shared_messages": prompt_shared_messages,

@@ -15,8 +15,9 @@ from stepstream.crypto.erasures import ErasureCheck
 from stepstream.services.gateway import feedback
 from stepstream.services.gateway.api_keys import ApiKeys, credentials_of
 from stepstream.services.gateway.calls import CallHandler
-from stepstream.services.gateway.context.endings import EndingFile
+from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.encrypted_store import EncryptedStore
+from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
@@ -120,7 +121,7 @@ class GatewayApp:
         publishing = asyncio.create_task(self._publish_counts(counts))
         self._keys = ApiKeys(api_keys, counts, required=gateway.keys_required)
         folder = self._settings.gateway_spool
-        indices, endings = StepIndexFile(folder), EndingFile(folder)
+        indices, endings, carried = StepIndexFile(folder), EndingFile(folder), CarriedCalls(folder)
         store = EncryptedStore(folder, gateway.history_bytes, gateway.history_days * 86_400)
         erasures = Table(self._settings, ERASURES)
         rollouts = Table(self._settings, ROLLOUTS, snapshot=snapshots / "rollouts.json")
@@ -133,12 +134,15 @@ class GatewayApp:
             self._producer,
             indices,
             endings,
+            carried,
             SavedResponses(store, ErasureCheck(self._settings, erasures)),
             TrackChooser(rollouts),
             counts,
         )
         self._other_apis = PassThrough(self._upstreams, self._keys, counts)
-        otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_grant)
+        otlp = OtlpReceiver(
+            self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_grant, carried
+        )
         otlp.start()
         self._routes |= dict.fromkeys(OTLP_PATHS, ("POST", otlp))
         await send({"type": "lifespan.startup.complete"})
@@ -155,6 +159,7 @@ class GatewayApp:
         rollouts.close()
         indices.close()
         endings.close()
+        carried.close()
         store.close()
         await send({"type": "lifespan.shutdown.complete"})
 

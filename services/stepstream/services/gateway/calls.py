@@ -17,6 +17,7 @@ from stepstream.config import GatewaySettings
 from stepstream.services.gateway.api_keys import CALLS, ApiKeys, credentials_of
 from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, model_of, parse_request
 from stepstream.services.gateway.context.cache import ContextCache
+from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import Endings, StepIndices
 from stepstream.services.gateway.errors import GatewayError, MalformedResponse, Overloaded, UpstreamDied, UpstreamSilent
@@ -70,6 +71,7 @@ class CallHandler:
         producer: str,
         indices: StepIndices,
         endings: Endings,
+        carried: CarriedCalls,
         saved_responses: SavedResponses,
         tracks: TrackChooser,
         counts: KeyCounts,
@@ -88,7 +90,7 @@ class CallHandler:
             settings.train_sampling,
             settings.sampling_mask_ids,
         )
-        self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer, counts)
+        self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer, carried, counts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
         """Handle one call, from request to recorded step; `session`: the one in its path, or empty."""

@@ -16,7 +16,7 @@ LONGEST = 256
 """Characters of a name."""
 LARGEST_INDEX = 2**31 - 1
 CONSENTS = get_args(Consent)
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _CREDENTIALS = PREFIX + b"key"  # api_keys.py reads it
 _FIELDS = {
     b"trajectory": "trajectory_id",
@@ -62,6 +62,12 @@ class Identity:
         """Trace id of the call (W3C Trace Context: 32 hexadecimal digits); empty: none, or malformed."""
         match = _TRACEPARENT.match(self.traceparent) if self.traceparent else None
         return "" if match is None or match[1] == "0" * 32 else match[1]
+
+    @property
+    def span_id(self) -> str:
+        """Span id of the call's request, 16 hexadecimal digits; empty: none, or malformed."""
+        match = _TRACEPARENT.match(self.traceparent) if self.traceparent else None
+        return "" if match is None else match[2]
 
 
 def identify(

@@ -117,7 +117,9 @@ def run_processes(settings: Settings, stop: Stop) -> None:
         child.request_stop()
     # Twice the time to finish calls and deliver events, as one process takes at most, and some to end.
     deadline = time.monotonic() + 2 * gateway.shutdown_s + 5.0
-    failed = [number for number, child in enumerate(children) if child.wait(deadline) != 0]
+    # A process that had not begun to serve ends by the signal itself.
+    clean = 0, -signal.SIGTERM
+    failed = [number for number, child in enumerate(children) if child.wait(deadline) not in clean]
     if failed:
         raise Fatal(f"gateway processes {failed} did not end cleanly: see their last lines above")
 

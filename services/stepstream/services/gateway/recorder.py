@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from stepstream.services.gateway.call_plan import CallPlan
 from stepstream.services.gateway.context.cache import ContextCache
+from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.metrics import Metrics
@@ -45,9 +46,11 @@ class Recorder:
         publisher: Publisher,
         metrics: Metrics,
         producer: str,
+        carried: CarriedCalls,
         counts: KeyCounts,
     ) -> None:
         """`producer`: program that writes the events, as `gateway/0.1.0`."""
+        self._carried = carried
         self._contexts = contexts
         self._saved_responses = saved_responses
         self._publisher = publisher
@@ -116,7 +119,10 @@ class Recorder:
         else:
             if not number:
                 self._count_prefix(plan, answer, step["prompt_shared_tokens"])
-            headers = {"traceparent": identity.traceparent} if identity.traceparent else None
+            if step["call_ids"]:
+                self._carried.put(identity.tenant, step["call_ids"], position.trajectory.id, position.step_index)
+            traceparent = plan.call.identity.traceparent
+            headers = {"traceparent": traceparent} if traceparent else None
             publish(Event(STEPS, position.trajectory.id, step, headers))
 
     def _count_prefix(self, plan: CallPlan, answer: Answer, shared_tokens: int) -> None:

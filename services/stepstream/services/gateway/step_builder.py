@@ -13,6 +13,7 @@ import orjson
 
 from stepstream.services.gateway.context import packed_tokens
 from stepstream.services.gateway.context.cache import ContextCache
+from stepstream.services.gateway.context.carried_calls import call_ids
 from stepstream.services.gateway.context.tree import Prompt, StepPosition
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.protocols.base import Answer, Conversation
@@ -116,6 +117,7 @@ def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timin
         "harness_version": identity.harness_version,
         "track": call.track,
         "split": identity.split,
+        "call_ids": call_ids(answer.response_id, identity.trace_id, identity.span_id) if not answer.error else [],
         "model": model,
         "fidelity": "text" if sampled is None else "token",
         "prompt_shared_messages": shared.messages,
@@ -165,6 +167,7 @@ def branch_call(contexts: ContextCache, call: Call, number: int) -> Call:
         parent_trajectory_id=call.position.trajectory.id,
         parent_step_index=parent_step if parent_step >= 0 else None,
         group_id=None,
+        traceparent=None,  # its spans name the call itself
     )
     return Call(identity, call.conversation, call.prompt, position, new_event_id(), call.started_us, call.track)
 

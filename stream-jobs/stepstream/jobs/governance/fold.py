@@ -8,7 +8,17 @@ from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicy
 from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
+from stepstream.jobs.governance.same_call import (
+    KEPT_DAYS,
+    WITHHELD,
+    OtherRecord,
+    add_record,
+    facts_of,
+    is_poorer,
+    take_other_record,
+)
 from stepstream.jobs.governance.state import (
+    CALL,
     CLEAN,
     DAY_US,
     MOVED,
@@ -134,24 +144,44 @@ class GovernFold:
         if consent != event["consent"]:
             event = event | {"consent": consent}
         if consent == "none":
+            if record.topic == STEPS:  # the call's other record is withheld too
+                add_record(cast(Step, event), WITHHELD, changes)
             self._withhold(record, event, "consent:none", active.version, out)
             return
         governed: Step | Feedback
         if record.topic == STEPS:
-            governed = self._govern_step(cast(Step, event), active, changes, out)
+            step = cast(Step, event)
+            other = take_other_record(step, changes)
+            if other is not None and (is_poorer(step) or other.step_index == WITHHELD):
+                out.count(metrics.DUPLICATES.labels(record.topic))
+                self._audit(record, event, "duplicate", {"call": 1}, active.version, out)
+                if other.step_index != WITHHELD:
+                    for fact in facts_of(step, other.step_index, JOB):
+                        self._govern_feedback(fact, active, out)
+                return
+            governed = self._govern_step(step, other, active, changes, out)
         else:
             governed = self._govern_feedback(cast(Feedback, event), active, out)
         self._report_redactions(record, event, governed, out)
 
-    def _govern_step(self, step: Step, active: ActivePolicy, changes: Changes, out: Outputs) -> Step:
-        numbered = number_step(step, changes, self._context_days)
+    def _govern_step(
+        self, step: Step, other: OtherRecord | None, active: ActivePolicy, changes: Changes, out: Outputs
+    ) -> Step:
+        numbered = number_step(step, changes, self._context_days, None if other is None else other.step_index)
         step = numbered.step
         prefix_clean = self._is_prefix_clean(step, changes)
         governed, clean = govern_step(JOB, step, prefix_clean, active.redactor, active.version)
+        if other is None:
+            add_record(step, step["step_index"], changes)
+        elif governed["governed"] is not None:
+            governed["governed"]["supersedes"] = other.source_event_id
         out.emit(GOVERNED_STEPS, step["trajectory_id"], governed)
         numbered.save(changes)
         if clean:
             changes.put(clean_key(step, step["step_index"], 0), b"")
+        elif other is not None:  # the poorer record may have lacked the redacted text
+            for days in (-1, 0, 1):
+                changes.delete(clean_key(step, step["step_index"], days))
         return governed
 
     def _is_prefix_clean(self, step: Step, changes: Changes) -> bool:
@@ -216,6 +246,7 @@ class GovernFold:
         self._newest_day = now_ms * 1000 // DAY_US
         for kind in (SEEN, CLEAN, USED, MOVED):
             changes.delete_range(kind, kind + day(self._newest_day - self._dedup_days))
+        changes.delete_range(CALL, CALL + day(self._newest_day - KEPT_DAYS))
         if self._persons is not None:
             changes.delete_range(PERSON, PERSON + day(self._newest_day - self._persons.days))
 

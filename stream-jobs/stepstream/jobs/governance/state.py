@@ -14,9 +14,10 @@ from stepstream.topics.events import Step, new_feedback
 
 DAY_US = 24 * 3600 * 1_000_000
 _DAY_MS = DAY_US // 1000
-SEEN, CLEAN, PERSON, USED, MOVED = b"e", b"p", b"w", b"i", b"m"
+SEEN, CLEAN, PERSON, USED, MOVED, CALL = b"e", b"p", b"w", b"i", b"m", b"c"
 """Key prefixes: ids of seen events; steps with a clean context; persons that the steps of a trajectory name; indices of
-its steps; other indices that its gateways gave them (`step_numbers.py`).
+its steps; other indices that its gateways gave them (`step_numbers.py`); calls of which one record came
+(`same_call.py`).
 """
 _CONTENT_FIELDS = ("category", "comment", "demonstration")
 _DAY = struct.Struct(">I")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import orjson
 
 from stepstream.jobs.governance.state import MOVED, USED, day_of, trajectory_digest
-from stepstream.jobs.labels.index_set import IndexSet
+from stepstream.jobs.runtime.index_set import IndexSet
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.events import Step
 from stepstream.topics.step_contexts import shared_step
@@ -33,19 +33,22 @@ class NumberedStep:
     """Records the index, once the step is published."""
 
 
-def number_step(step: Step, changes: Changes, days: int) -> NumberedStep:
+def number_step(step: Step, changes: Changes, days: int, replaced: int | None = None) -> NumberedStep:
     """Return the step with its final index and references; `counted_by` of the result is null.
 
     Args:
         step: a valid step that `govern` has not seen before.
         changes: state.
         days: days before the step in which its trajectory may have begun.
+        replaced: index of another record of the same call, whose place the step takes; None: it takes none.
     """
     used, has_moved = _used(step, changes, days)
     count, counted = step["counted_by"], step["step_index"]
     index = counted
     if count is not None:
-        if counted in used:
+        if replaced is not None:
+            index = replaced
+        elif counted in used:
             index = used.highest + 1
         if index != counted or has_moved:
             step = _renumbered(step, index, lambda before: _moved(step, count, before, changes, days))

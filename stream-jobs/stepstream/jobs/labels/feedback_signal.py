@@ -21,6 +21,12 @@ def origin_of(event: Step | Feedback) -> tuple[str, int, str]:
     return governed["source_event_id"], governed["policy_version"], governed["job"]
 
 
+def superseded_by(step: Step) -> str | None:
+    """Return the id of the source event of a poorer record of the same call; None: there is none."""
+    governed = step["governed"]
+    return None if governed is None else governed["supersedes"]
+
+
 def signal_of(feedback: Feedback, first_ms: int) -> dict[str, Any]:
     """Return feedback as a signal (`rewards/counted_feedback.py`).
 

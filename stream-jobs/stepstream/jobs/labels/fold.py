@@ -8,9 +8,11 @@ import logging
 from typing import Any, cast
 
 from stepstream.config import LabelSettings
+from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicies
 from stepstream.jobs.labels.build_label import REOPENED
-from stepstream.jobs.labels.feedback_signal import source_of
+from stepstream.jobs.labels.feedback_signal import source_of, superseded_by
+from stepstream.jobs.labels.merge_records import merge_records
 from stepstream.jobs.labels.publish import LabelPublisher
 from stepstream.jobs.labels.review import Review
 from stepstream.jobs.labels.state import DAY_MS, LabelState
@@ -184,6 +186,14 @@ class LabelFold:
                 self._touched.pop(name_of(trajectory.trajectory_id), None)  # it is deleted
                 self._touched.update({key: (one, record) for key, one in given.items()})
         self._state.load_step(name, trajectory, index, changes)
+        assert record.value is not None
+        content = record.value
+        known = trajectory.steps.get(index)
+        if known is not None and known[1] == superseded_by(step):
+            poorer = self._state.step(name, index, changes)
+            if not is_erased(poorer):
+                step = merge_records(step, poorer)
+                content = out.seal(GOVERNED_STEPS, step)
         outcome, replaced = trajectory.add_step(step, record.offset, record.timestamp_ms)
         if begins or len(trajectory.users) > persons:
             self._state.add_persons(name, trajectory, changes)
@@ -202,14 +212,15 @@ class LabelFold:
         if replaced is not None:
             if replaced[1] == trajectory.steps[index][1]:
                 out.count(metrics.SUPERSEDED.labels(record.topic, "older"))
+            elif replaced[1] == superseded_by(step):
+                out.count(metrics.SUPERSEDED.labels(record.topic, "poorer"))
             elif replaced[4]:
                 out.count(metrics.SUPERSEDED.labels(record.topic, "retried"))
             else:
                 value = self._state.stored_step(name, index, changes)
                 before = Record(GOVERNED_STEPS, record.partition, replaced[5], record.timestamp_ms, record.key, value)
                 out.dead_letter(before, _conflict(index, step["tenant"]))
-        assert record.value is not None
-        self._state.put_step(name, step, record.value, changes)
+        self._state.put_step(name, step, content, changes)
 
     def _add_feedback(
         self,

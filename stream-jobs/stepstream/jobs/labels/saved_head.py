@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 
 from stepstream.jobs.labels.feedback_signal import add_missing_fields
-from stepstream.jobs.labels.index_set import IndexSet
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
+from stepstream.jobs.runtime.index_set import IndexSet
 
 _FORMAT = 2
 """Format of heads. Heads without a format have all entries; releases that write those refuse this one."""

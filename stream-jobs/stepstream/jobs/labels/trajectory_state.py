@@ -3,9 +3,8 @@
 The head (`saved_head.py`) has everything of constant size. Steps and feedback have an entry each, which
 `trajectory_store.py` saves and loads one by one. `steps` and `feedback` hold the loaded entries.
 
-Events come in any order and more than once. Everything derived from them (the step at an index, the closure, the
-identity of the label) depends on the set of events and not on their order. So state can be rebuilt by reading the
-input topics one after the other.
+Events come in any order and more than once. Everything derived from them (the step at an index, the closure, the label)
+depends on the set of events and not on their order. So state can be rebuilt by reading one topic after the other.
 """
 
 import hashlib
@@ -15,8 +14,8 @@ from typing import Any, Literal
 
 import orjson
 
-from stepstream.jobs.labels.feedback_signal import origin_of, signal_of
-from stepstream.jobs.labels.index_set import IndexSet
+from stepstream.jobs.labels.feedback_signal import origin_of, signal_of, superseded_by
+from stepstream.jobs.runtime.index_set import IndexSet
 from stepstream.jobs.runtime.record import RecordOrigin
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, TrajectoryEnd
 from stepstream.topics.ids import DEFAULT_TENANT, derived_id
@@ -110,8 +109,8 @@ class TrajectoryState:
     def add_step(self, step: Step, offset: int, arrived_ms: int) -> tuple[StepOutcome, list[Any] | None]:
         """Add a step; return its outcome and the entry that it replaces. Its entry must be loaded if there is one.
 
-        Several results of one source event: the one under the highest policy version is the step. Several sources for
-        one index: an attempt without error wins, then the smallest source id (the earliest, if ids increase with time).
+        Of several results of one source event, the one under the highest policy version is the step. Of several sources
+        for one index: one that supersedes the other, else one without error, else the smallest (earliest) source id.
         """
         index = step["step_index"]
         source, version, job = origin_of(step)
@@ -126,7 +125,7 @@ class TrajectoryState:
                 return "known", None
             if known[1] == source and _version(known) > _version(entry):
                 return "older", None
-            if known[1] != source and (known[4], known[1]) < (entry[4], source):
+            if known[1] != source and known[1] != superseded_by(step) and (known[4], known[1]) < (entry[4], source):
                 return ("retried" if entry[4] else "conflict"), None
             self.ends.pop(known[0], None)
         self.steps[index] = entry

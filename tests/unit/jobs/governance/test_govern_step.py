@@ -22,7 +22,7 @@ def test_a_clean_step_keeps_everything() -> None:
     governed, clean = govern_step(JOB, step, True, REDACTOR)
     assert clean
     stamp = {"source_event_id": step["event_id"], "job": JOB, "policy_version": 0}
-    stamp |= {"redactions": {}, "trainable": True, "flags": []}
+    stamp |= {"redactions": {}, "trainable": True, "flags": [], "supersedes": None}
     assert governed == step | {"event_id": derived_id(JOB, step["event_id"]), "governed": stamp}
 
 

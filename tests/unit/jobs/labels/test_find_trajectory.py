@@ -2,46 +2,33 @@
 
 `tests/data/states/label_by_id.json` is the state that such a release wrote (commit 39e74337), keys and values in hex:
 of the tenants `ours` and `default` each an open trajectory of two steps (`open-…`) and a labelled one (`done-…`), and
-the orphan `early` with feedback of `ours` and an end by `theirs`, and a hold by hand.
+the orphan `early` with feedback of `ours` and an end by `theirs`, and a hold by hand. `step_by_id.avsc` is the schema
+of its steps.
 """
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
-from fold_harness import LocalCodec, MemoryState
+from fold_harness import MemoryState
 from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed
 from stream_records import make_ending, make_feedback, make_steps
 
-from stepstream.schemas import schema
 from stepstream.topics.events import Curation, TrajectoryClosed, new_curation, new_trajectory_closed
 
 STATE = Path(__file__).parents[3] / "data/states/label_by_id.json"
+STEP_SCHEMA = STATE.parent / "step_by_id.avsc"
 TENANTS = ["ours", "default"]
-ADDED_TO_STEPS = {"sampling_mask"}
-"""Fields that are newer than the state."""
 
 
 def earlier_run() -> Run:
     state = MemoryState()
-    written = json.loads(STATE.read_bytes()).items()
-    state.content = {bytes.fromhex(key): as_written_now(key, bytes.fromhex(value)) for key, value in written}
-    return Run(state=state)
-
-
-def as_written_now(key: str, value: bytes) -> bytes:
-    """Return a step by this package's schema: unlike a job's state, this one does not name the schema of its steps."""
-    if bytes.fromhex(key)[:1] != b"s":
-        return value
-    reader = schema("Step")
-    writer = {**reader, "fields": [field for field in reader["fields"] if field["name"] not in ADDED_TO_STEPS]}
-    step = fastavro.schemaless_reader(
-        io.BytesIO(value), fastavro.parse_schema(writer), fastavro.parse_schema(schema("Step"))
-    )
-    return LocalCodec().encode("governed-steps", step)
+    state.content = {bytes.fromhex(key): bytes.fromhex(value) for key, value in json.loads(STATE.read_bytes()).items()}
+    run = Run(state=state)
+    run.codec.earlier["Step"] = fastavro.parse_schema(json.loads(STEP_SCHEMA.read_bytes()))
+    return run
 
 
 def steps_of(name: str, tenant: str, count: int = 2, **fields: Any) -> list[tuple[str, Any]]:

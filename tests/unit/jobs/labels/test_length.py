@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, successful_trajectory
 from stream_records import make_ending, make_feedback, make_steps
 
-from stepstream.jobs.labels.index_set import IndexSet
 from stepstream.jobs.labels.saved_head import unpack_head
+from stepstream.jobs.runtime.index_set import IndexSet
 
 
 class CountingState(MemoryState):

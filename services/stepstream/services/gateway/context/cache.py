@@ -96,7 +96,7 @@ class ContextCache:
             tenant: tenant of the trajectory.
             trajectory_id: empty: `placement.decide` finds it.
             step_index: the caller's; None: the trajectory's next. A trajectory that is not cached continues at its
-                stored index; without one, at the number of responses in the prompt.
+                stored index, or at the number of responses in the prompt if that is greater.
             prompt: messages of the call.
             scope: limits the search by content.
             trace: trace id of the call; empty: none.
@@ -318,8 +318,8 @@ class ContextCache:
 
     def _load(self, tenant: str, trajectory_id: str, prompt: Prompt, scope: CallerScope | None) -> Trajectory:
         """Add a trajectory that an earlier or another process began, or whose caller named it."""
-        known = self._indices.next_of(tenant, trajectory_id)
-        first = _count_responses(prompt) if known is None else known
+        # Gateways of other folders may have answered since.
+        first = max(self._indices.next_of(tenant, trajectory_id) or 0, _count_responses(prompt))
         return self._add(Trajectory(tenant, trajectory_id, first, scope))
 
     def _add(self, trajectory: Trajectory) -> Trajectory:

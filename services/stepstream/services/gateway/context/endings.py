@@ -41,7 +41,7 @@ class EndingFile:
         except ValueError:
             return
         value = _VALUE.pack(number, _DASHES if "-" in trajectory_id else _PLAIN)
-        self._file.update(_key(scope, end_hash), lambda _: value)
+        self._file.put(_key(scope, end_hash), value)
 
     def close(self) -> None:
         """Close the file; later writes are ignored."""

@@ -2,9 +2,9 @@
 
 The digest of a key chooses a bucket of slots. In a full bucket the slot with the oldest write is overwritten.
 
-A write takes a few system calls, each of about a microsecond: a lock of the bucket, which the death of a process
-releases, a read and a write. It survives the death of the process (kill -9), but not a power loss within the seconds
-before the operating system flushes it. After a disk error no value is known; no call fails.
+A write is a few system calls, each of about a microsecond: a read, a write, and for `update` a lock of the bucket,
+which the death of a process releases. It survives the death of the process (kill -9), but not a power loss within the
+seconds before the operating system flushes it. After a disk error no value is known; no call fails.
 """
 
 import fcntl
@@ -61,31 +61,45 @@ class SlotFile:
             self._warn(error)
             return None
 
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store a value. Of two processes that write other keys to one bucket at once, one may lose its value."""
+        if self._fd >= 0:
+            tag, start = self._place(key)
+            try:
+                offset, known = self._find(os.pread(self._fd, self._bucket_bytes, start), tag)
+                self._write(start + offset, tag, known, value)
+            except OSError as error:
+                self._warn(error)
+
     def update(self, key: bytes, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a value by `change` of it (None: unknown), while no other process can change it."""
         if self._fd < 0:
             change(None)
             return
         tag, start = self._place(key)
+        changed = None
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX, self._bucket_bytes, start)
             try:
                 offset, value = self._find(os.pread(self._fd, self._bucket_bytes, start), tag)
                 changed = change(value)
-                if changed != value:
-                    slot = _TAG.pack(tag) + changed + _TIME.pack(int(time.time()))
-                    os.pwrite(self._fd, slot, start + offset)
+                self._write(start + offset, tag, value, changed)
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN, self._bucket_bytes, start)
         except OSError as error:
             self._warn(error)
-            change(None)
+            if changed is None:
+                change(None)
 
     def close(self) -> None:
         """Close the file; later writes are ignored."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _write(self, offset: int, tag: int, known: bytes | None, value: bytes) -> None:
+        if value != known:
+            os.pwrite(self._fd, _TAG.pack(tag) + value + _TIME.pack(int(time.time())), offset)
 
     def _place(self, key: bytes) -> tuple[int, int]:
         """Return a key's tag and the offset of its bucket; a tag of 0 is an empty slot."""

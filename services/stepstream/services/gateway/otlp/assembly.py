@@ -7,6 +7,7 @@ that is sent twice gives one event. `fast_path` and `fast_steps` handle the most
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from stepstream.services.gateway.context.carried_calls import call_ids
 from stepstream.services.gateway.otlp.attributes import integer, text
 from stepstream.services.gateway.otlp.calls import Call, call_of, tool_definitions_of, tools_hash_of
 from stepstream.services.gateway.otlp.evaluations import TraceSubjects, feedback_of, owner_of
@@ -133,7 +134,13 @@ class Assembler:
         call = call_of(span, trace.logs.get(span.span_id, ()) if trace.logs else ())
         conversation = identity.conversation if run.parent is None else ""
         trajectory_id = identity.trajectory_id or conversation or name
-        index, trajectory = self._index(trace, span, call, defaults.tenant, trajectory_id)
+        attributes = span.attributes
+        response_id = text(attributes.get("gen_ai.response.id"))
+        names = call_ids(response_id, span.trace_id, span.span_id, *_spans_below(trace, span))
+        carried = self._span_index.carried_step(defaults.tenant, names)
+        if carried is not None:
+            trajectory_id = carried[0]
+        index, trajectory = self._index(trace, span, call, defaults.tenant, trajectory_id, carried)
         is_repeated = index < trajectory.next_index - 1
         error = span.error
         shared, known_tools_hash = 0, 0
@@ -147,10 +154,8 @@ class Assembler:
             known_tools_hash = trajectory.tools_hash if shared else 0
             trajectory.messages = [*prompt, encode_message(call.response)] if error is None else ()
             trajectory.tools_hash = tools_hash_of(tool_definitions)
-        attributes = span.attributes
         step = EMPTY_STEP.copy()
         step.update(identity.fields)  # type: ignore[typeddict-item]
-        response_id = text(attributes.get("gen_ai.response.id"))
         self._span_index.add_step(span.trace_id, span.span_id, (trajectory_id, index, owner_of(step)), response_id)
         step["event_id"] = derived_id(JOB, span.trace_id, span.span_id, "step", tenant=defaults.tenant)
         step["occurred_at_us"] = span.start_ns // 1000
@@ -162,6 +167,7 @@ class Assembler:
         step["parent_trajectory_id"] = identity.parent_trajectory_id or parent[0]
         step["parent_step_index"] = parent[1]
         step["agent"] = self._agent(span, agent) or defaults.agent
+        step["call_ids"] = names
         step["model"] = call.model
         step["prompt_shared_messages"] = shared
         step["messages"] = call.prompt[shared:] if shared else call.prompt
@@ -179,8 +185,13 @@ class Assembler:
         step["usage_response_tokens"] = call.usage_response_tokens
         return step
 
-    def _index(self, trace: Trace, span: Span, call: Call, tenant: str, trajectory_id: str) -> tuple[int, Trajectory]:
-        """Return the step's index and its trajectory, whose counter is then past it."""
+    def _index(
+        self, trace: Trace, span: Span, call: Call, tenant: str, trajectory_id: str, carried: tuple[str, int] | None
+    ) -> tuple[int, Trajectory]:
+        """Return the step's index and its trajectory, whose counter is then past it.
+
+        `carried`: trajectory and index of the step that the gateway recorded of the call; None: there is none.
+        """
         known = self._span_index.trajectory(tenant, trajectory_id)
         stated = span.attributes.get("stepstream.step_index")
         if stated is not None:
@@ -191,7 +202,9 @@ class Assembler:
             # give their number. A gap is visible; a duplicate index would lose a step.
             first = 0 if trajectory_id == trace.trace_id else _answers(call.prompt)
             known = self._span_index.begin(tenant, trajectory_id, first)
-        if stated is not None and stated >= 0:
+        if carried is not None:
+            index = carried[1]
+        elif stated is not None and stated >= 0:
             index = stated
         elif position is not None and position[0] == trajectory_id:
             index = position[1]
@@ -225,6 +238,13 @@ class Assembler:
             subject = subjects.subject_of(span) if span.role is AGENT or span.role is TOOL else None
             if subject is not None:
                 self._span_index.add_subject(tenant, trace.trace_id, span.span_id, subject)
+
+
+def _spans_below(trace: Trace, call: Span) -> list[str]:
+    """Return the spans inside a call, as those of HTTP clients, whose ids reach the gateway in `traceparent`."""
+    if len(trace.spans) == 1:
+        return []
+    return [span.span_id for span in trace.spans.values() if span.parent_id and call in trace.ancestors(span)]
 
 
 def _answers(prompt: list[Message]) -> int:

@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import cast
 
 from stepstream.delivery.types import EncodedEvent
+from stepstream.services.gateway.context.carried_calls import call_ids
 from stepstream.services.gateway.otlp.assembly import EMPTY_STEP, JOB
 from stepstream.services.gateway.otlp.attributes import Attributes, text
 from stepstream.services.gateway.otlp.fast_path import TraceSpans, avro_string
@@ -24,6 +25,7 @@ _write_between = compile_split_writer(
         "occurred_at_us",
         "trajectory_id",
         "step_index",
+        "call_ids",
         "model",
         "prompt_shared_messages",
         "messages",
@@ -57,7 +59,8 @@ class PlainStepWriter:
     def records(self, trace: TraceSpans, defaults: Defaults) -> list[EncodedEvent] | None:
         """Return the steps of a plain trace; None: `assembly` must handle it, and no state has changed.
 
-        That is the case if its resource names a person or trajectory, or if it continues steps that had tools.
+        That is the case if its resource names a person or trajectory, if it continues steps that had tools, or if the
+        gateway carried one of its calls.
         """
         fields = self._fields_of(trace.shared, defaults)
         if fields is None:
@@ -66,6 +69,9 @@ class PlainStepWriter:
         parts = self._constant_parts(agent or defaults.agent, *fields)
         calls = trace.calls
         span_index, trace_id, tenant = self._span_index, trace.trace_id, defaults.tenant
+        names = [call_ids(call.response_id, trace_id, call.span_id) for call in calls]
+        if any(span_index.carried_step(tenant, of_call) is not None for of_call in names):
+            return None
         key, trajectory = avro_string(trace_id.encode()), span_index.trajectory(tenant, trace_id)
         if trajectory is None:
             trajectory = span_index.begin(tenant, trace_id, 0)
@@ -77,7 +83,7 @@ class PlainStepWriter:
             span_index.add_subject(tenant, trace_id, trace.agent.span_id, Subject(trace_id, owner=owner))
         events: list[EncodedEvent] = []
         last = calls[-1]
-        for call in calls:
+        for call, of_call in zip(calls, names, strict=True):
             span_id, prompt = call.span_id, call.prompt
             position = span_index.step_of(tenant, trace_id, span_id)
             is_repeated = False
@@ -108,28 +114,32 @@ class PlainStepWriter:
                     parts[3],
                     SIZES[index] if index < HALF else zigzag(index),
                     parts[4],
-                    call.model,
+                    zigzag(len(of_call)),
+                    *(avro_string(name.encode()) for name in of_call),
+                    b"\0",
                     parts[5],
-                    SIZES[shared] if shared < HALF else zigzag(shared),
+                    call.model,
                     parts[6],
-                    *((zigzag(len(new)), *new, b"\0") if new else (b"\0",)),
+                    SIZES[shared] if shared < HALF else zigzag(shared),
                     parts[7],
-                    call.response,
+                    *((zigzag(len(new)), *new, b"\0") if new else (b"\0",)),
                     parts[8],
-                    call.sampling,
+                    call.response,
                     parts[9],
-                    call.finish_reason,
+                    call.sampling,
                     parts[10],
-                    _TERMINATED if call is last and trace.agent is not None else _OPEN,
+                    call.finish_reason,
                     parts[11],
-                    call.duration_ms,
+                    _TERMINATED if call is last and trace.agent is not None else _OPEN,
                     parts[12],
-                    call.first_token_ms,
+                    call.duration_ms,
                     parts[13],
-                    call.usage_prompt_tokens,
+                    call.first_token_ms,
                     parts[14],
-                    call.usage_response_tokens,
+                    call.usage_prompt_tokens,
                     parts[15],
+                    call.usage_response_tokens,
+                    parts[16],
                 )
             )
             context = {"traceparent": f"00-{trace_id}-{span_id}-01"}

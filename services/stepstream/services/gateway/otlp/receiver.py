@@ -15,6 +15,7 @@ from stepstream.core.slices import Work, in_slices
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.delivery.types import EncodedEvent
+from stepstream.services.gateway.context.carried_calls import Carried
 from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.grant import ANYTHING, Grant
 from stepstream.services.gateway.http.asgi import Disconnected, Receive, Scope, Send, read_body, respond
@@ -88,14 +89,15 @@ class OtlpReceiver:
         registry: CollectorRegistry,
         producer: str,
         grant_of: GrantOf = lambda scope: ANYTHING,
+        carried: Carried | None = None,
     ) -> None:
-        """Set the program that writes the events, for example `gateway/0.1.0`."""
+        """Set the program that writes the events, as `gateway/0.1.0`, and the calls that the gateway carried."""
         self._settings = settings
         self._publisher = publisher
         self._counts = Metrics(registry)
         self._grant_of = grant_of
         producer = f"otlp-{producer}"
-        span_index = SpanIndex(settings.otlp.trajectories, new_event_id())
+        span_index = SpanIndex(settings.otlp.trajectories, new_event_id(), carried)
         self._assembler = Assembler(producer, span_index)
         self._lock = threading.Lock()  # guards the assembler's index: another thread publishes open traces
         self._turn = asyncio.Lock()  # one request after another, since the next may continue a trace of this one

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stepstream.services.gateway.context.carried_calls import Carried
 from stepstream.topics.events import Consent
 
 
@@ -47,8 +48,15 @@ class Subject(NamedTuple):
 class SpanIndex:
     """The most recent trajectories and spans, up to a limit each."""
 
-    def __init__(self, limit: int, count: str | None = None) -> None:
-        """Begin empty; `count`: name of the count that this index keeps, as in `Step.counted_by`."""
+    def __init__(self, limit: int, count: str | None = None, carried: Carried | None = None) -> None:
+        """Begin empty.
+
+        Args:
+            limit: number of trajectories, and a fourth of the number of spans.
+            count: name of the count that this index keeps, as in `Step.counted_by`.
+            carried: knows the steps of calls that the gateway carried itself; None: it carries none.
+        """
+        self._carried = carried
         self.count = count
         self._limit = limit
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
@@ -80,6 +88,10 @@ class SpanIndex:
             self._responses[tenant, response_id] = position
             if len(self._responses) > 4 * self._limit:
                 self._responses.popitem(last=False)
+
+    def carried_step(self, tenant: str, call_ids: Sequence[str]) -> tuple[str, int] | None:
+        """Return the trajectory and index of the step that the gateway recorded of a call; None: there is none."""
+        return self._carried.find(tenant, call_ids) if self._carried is not None else None
 
     def add_subject(self, tenant: str, trace_id: str, span_id: str, subject: Subject) -> None:
         """Add the subject of a span that is no step, or of a whole trace (empty `span_id`)."""

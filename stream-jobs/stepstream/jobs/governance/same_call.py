@@ -1,0 +1,104 @@
+"""Recognise two records of one model call: the gateway's, and the agent's own OpenTelemetry. They are one step.
+
+The gateway's record is the richer one: it may have tokens. If it comes first, the span's is left out, and what only
+the span says becomes feedback: errors and durations of tools, the cost, and the end of the run. If it comes second, it
+takes the index of the span's, and names it as superseded.
+
+State: the calls of each trajectory by name (`Step.call_ids`), until their second record has come, for `KEPT_DAYS`.
+"""
+
+import hashlib
+import struct
+import uuid
+from typing import NamedTuple
+
+from stepstream.jobs.governance.state import CALL, DAY_US, day, trajectory_digest
+from stepstream.jobs.runtime.state import Changes
+from stepstream.topics.events import Feedback, Step, new_feedback
+from stepstream.topics.ids import derived_id
+
+_APART_US = 3600 * 1_000_000
+"""Largest difference of the times of two records of a call: their machines' clocks differ."""
+KEPT_DAYS = 2
+"""Days for which the second record of a call is expected: a gateway's spool may wait for Kafka."""
+WITHHELD = -1
+"""Index of a record that consent withheld."""
+_RECORD = struct.Struct(">?i16s")
+
+
+class OtherRecord(NamedTuple):
+    """The earlier record of a call."""
+
+    step_index: int
+    """Index of its step, or `WITHHELD`."""
+    source_event_id: str
+
+
+def take_other_record(step: Step, changes: Changes) -> OtherRecord | None:
+    """Return the other record of a step's call, if it came before; a third record of the call is a step again."""
+    keys = _keys(step, (-_APART_US, _APART_US))
+    for key in keys:
+        value = changes.get(key)
+        if value is not None:
+            poorer, index, source = _RECORD.unpack(value)
+            if poorer != is_poorer(step):
+                for each in keys:
+                    changes.delete(each)
+                return OtherRecord(index, str(uuid.UUID(bytes=source)))
+    return None
+
+
+def add_record(step: Step, index: int, changes: Changes) -> None:
+    """Remember the first record of a call; `index` is its step's final one."""
+    value = _RECORD.pack(is_poorer(step), index, uuid.UUID(step["event_id"]).bytes)
+    for key in _keys(step, (0,)):
+        changes.put(key, value)
+
+
+def is_poorer(step: Step) -> bool:
+    """Return True for a record of OpenTelemetry, beside which a gateway's is the richer one."""
+    return step["fidelity"] == "span"
+
+
+def facts_of(step: Step, index: int, job: str) -> list[Feedback]:
+    """Return what a span's record says beyond the gateway's, as feedback about step `index`."""
+    facts: list[tuple[str, float | None, str | None, str | None]] = []
+    for call in step["response"]["tool_calls"]:
+        if call["duration_ms"] is not None:
+            facts.append(("tool_duration_ms", call["duration_ms"], None, call["call_id"]))
+        if call["error"] is not None:
+            facts.append(("tool_error", None, call["error"], call["call_id"]))
+    if step["cost_usd"] is not None:
+        facts.append(("cost_usd", step["cost_usd"], None, None))
+    if step["end"] != "open":
+        facts.append(("end", None, None, None))
+    return [
+        new_feedback(
+            event_id=derived_id(job, step["event_id"], name, call_id or "", tenant=step["tenant"]),
+            occurred_at_us=step["occurred_at_us"],
+            producer=step["producer"],
+            tenant=step["tenant"],
+            consent=step["consent"],
+            user=step["user"],
+            trajectory_id=step["trajectory_id"],
+            step_index=None if name == "end" else index,
+            tool_call_id=call_id,
+            name=name,
+            value=value,
+            comment=comment,
+            source="opentelemetry",
+            end=step["end"] if name == "end" else "open",
+        )
+        for name, value, comment, call_id in facts
+    ]
+
+
+def _keys(step: Step, offsets_us: tuple[int, ...]) -> list[bytes]:
+    days = dict.fromkeys(day((step["occurred_at_us"] + offset) // DAY_US) for offset in offsets_us)
+    names = [_digest(name) for name in step["call_ids"]]
+    trajectory = trajectory_digest(step) if names else b""
+    return [CALL + each + trajectory + name for name in names for each in days]
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).digest()

@@ -1,0 +1,51 @@
+"""A span of a call that the gateway carried belongs to the gateway's step, and so do its evaluations."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_made_traces import AGENT, CHAT, TRACE, answer, assembled, span
+
+from stepstream.services.gateway.context.carried_calls import CarriedCalls, call_ids
+from stepstream.services.gateway.otlp.assembly import Assembler
+from stepstream.services.gateway.otlp.span_index import SpanIndex
+from stepstream.services.gateway.otlp.spans import Event
+
+RESPONSE = "chatcmpl-0123456789abcdef"
+
+
+@pytest.mark.parametrize("names", [call_ids(RESPONSE, ""), call_ids("", TRACE, "c"), call_ids("", TRACE, "h")])
+def test_a_carried_call_belongs_to_the_gateways_step(tmp_path: Path, names: list[str]) -> None:
+    carrying, receiving = CarriedCalls(tmp_path), CarriedCalls(tmp_path)
+    carrying.put("default", names, "session-1", 4)
+    carrying.put("other", call_ids(RESPONSE, TRACE, "c", "h", "d"), "of another tenant", 7)
+    call = span("c", "a", 1, a=CHAT, gen_ai__response__id=RESPONSE, gen_ai__output__messages=answer("four"))
+    call.events = [Event("gen_ai.evaluation.result", 9 * 10**9, {"gen_ai.evaluation.name": "relevance"})]
+    own = span("d", "a", 5, a=CHAT, gen_ai__output__messages=answer("mine"))
+    assembler = Assembler("test/1", SpanIndex(100, "count", receiving))
+    spans = span("a", "", 0, 9, a=AGENT), call, span("h", "c", 1, name="POST"), own
+    steps, (feedback,) = assembled(*spans, assembler=assembler)
+    by_text = {step["response"]["content"]: step for step in steps}
+    assert (by_text["four"]["trajectory_id"], by_text["four"]["step_index"]) == ("session-1", 4)
+    assert by_text["mine"]["trajectory_id"] == TRACE
+    assert (feedback["trajectory_id"], feedback["step_index"]) == ("session-1", 4)
+    assert by_text["four"]["call_ids"] == [f"response:{RESPONSE}", f"span:{TRACE}/c", f"span:{TRACE}/h"]
+    carrying.close()
+    receiving.close()
+
+
+@pytest.mark.parametrize(("trajectory", "found"), [("t" * 64, ("t" * 64, 3)), ("t" * 65, None)])
+def test_a_call_is_known_to_all_processes_of_the_folder(tmp_path: Path, trajectory: str, found: Any) -> None:
+    one = CarriedCalls(tmp_path)
+    one.put("acme", ["response:a", "span:b/c"], trajectory, 3)
+    other = CarriedCalls(tmp_path)
+    assert other.find("acme", ["span:b/c"]) == found
+    assert other.find("acme", ["span:x/y", "response:a"]) == found
+    assert other.find("else", ["span:b/c"]) is None
+    assert CarriedCalls().find("acme", ["span:b/c"]) is None
+    one.close()
+    other.close()
+
+
+def test_a_short_id_names_no_call() -> None:
+    assert call_ids("cmpl-1", "", "") == []
