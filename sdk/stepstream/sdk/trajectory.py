@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
-from urllib.parse import quote
 
 from stepstream.sdk.context import Block, Blocks, current_value, enter_block, leave_block
 from stepstream.sdk.handle import Id, TrajectoryHandle, TrajectoryInfo
+from stepstream.sdk.identity_headers import identity_headers
 from stepstream.sdk.messages import id_text, optional_text
 from stepstream.sdk.recorder import Recorder, log_failure, never_raise, recorder
 from stepstream.sdk.shared_prefix import PrefixTracker
@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MAX_HEADER_CHARS = 256
-"""Longest id that the gateway accepts."""
 
 
 class Trajectory:
@@ -184,23 +182,7 @@ class Trajectory:
         if not self.is_recorded:
             return {}
         self.uses_gateway = True
-        info = self.info
-        values = {
-            "trajectory": self.id,
-            "agent": info.agent,
-            "tenant": info.tenant,
-            "consent": info.consent,
-            "task": info.task_id,
-            "group": info.group_id,
-            "environment": info.environment,
-            "harness": info.harness_version,
-            "split": info.split,
-            "user": info.user,
-            "parent": info.parent_trajectory_id,
-            "parent-step": info.parent_step_index,
-        }
-        texts = {name: str(value) for name, value in values.items() if value not in (None, "")}
-        return dict(_header(name, text) for name, text in texts.items() if _is_valid_header(name, text))
+        return identity_headers(self.id, self.info)
 
     @never_raise
     def record_tool_use(self, name: str, step_index: int | None, call_id: str, error: str | None) -> None:
@@ -293,22 +275,6 @@ class Trajectory:
                     **fields,
                 ),
             )
-
-
-def _is_valid_header(name: str, value: str) -> bool:
-    is_valid = len(value) <= MAX_HEADER_CHARS and value.isprintable()
-    if not is_valid:
-        log.error(
-            "no header for %s: the gateway accepts printable text of at most %d characters", name, MAX_HEADER_CHARS
-        )
-    return is_valid
-
-
-def _header(name: str, value: str) -> tuple[str, str]:
-    """Return a header that every client can send: a value beyond ASCII is encoded as in RFC 8187."""
-    if value.isascii():
-        return f"x-stepstream-{name}", value
-    return f"x-stepstream-{name}*", "UTF-8''" + quote(value, safe="")
 
 
 def open_trajectory(active: Recorder, trajectory_id: Id, info: TrajectoryInfo) -> Trajectory:
