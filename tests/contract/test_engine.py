@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import torch
+from broken_versions import cut, emptied, with_tensor, without_a_tensor
 from engine_models import TransformersModel, trained_version
 from labelled_records import tiny_model
 from reference_sampling import reference_logprobs, response_logprobs
 from required_tools import require_package
-from safetensors.torch import load_file, save_file
 from waiting import TIMEOUT_S
 
 from stepstream.config import InferenceSettings
@@ -333,31 +332,6 @@ async def test_a_version_in_memory_is_served_after_the_learner_has_ended(served:
     assert last.versions[0].version == 1000
     await served.load(0)
     reader.close()
-
-
-def cut(folder: Path) -> None:
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
-
-
-def emptied(folder: Path) -> None:
-    for file in folder.glob("*.safetensors*"):
-        file.unlink()
-
-
-def with_tensor(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        tensors = load_file(folder / "model.safetensors")
-        name = "model.layers.0.mlp.up_proj.weight"
-        save_file(tensors | {name: change(tensors[name]).contiguous()}, folder / "model.safetensors")
-
-    return apply
-
-
-def without_a_tensor(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["model.norm.weight"]
-    save_file(tensors, folder / "model.safetensors")
 
 
 @pytest.mark.parametrize(("text", "called"), [("get(a)", True), ("geez", False), ("get(a", False)])

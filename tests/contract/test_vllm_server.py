@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 import torch
 import uvicorn
-from engine_models import TransformersModel, trained_version
+from engine_models import TransformersModel, adapters, trained_version
 from labelled_records import tiny_model
 from openai import AsyncOpenAI
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from required_tools import require_package
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -389,17 +389,3 @@ def checkpoint(version: int, base: int | None = None) -> Checkpoint:
         event_id="", occurred_at_us=0, model=MODEL, version=version, uri="", weights_sha256="", files=[],
         code_version="", base_version=base, format="full" if base is None else "lora",
     )  # fmt: skip
-
-
-def adapters(base: Path, folder: Path, seed: int, *, rank: int = 8, scale: float = 1.0) -> Path:
-    """Write random adapters of a model in PEFT's layout."""
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base),
-        LoraConfig(r=rank, lora_alpha=16, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
-    )
-    torch.manual_seed(seed)
-    for name, weight in model.named_parameters():
-        if "lora_" in name:
-            weight.data = torch.randn_like(weight) * 0.1 * scale
-    model.save_pretrained(str(folder))
-    return folder

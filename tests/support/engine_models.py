@@ -1,4 +1,4 @@
-"""Make versions for engines; compute reference log-probabilities and greedy tokens with transformers."""
+"""Make versions and adapters for engines; compute reference log-probabilities and greedy tokens with transformers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,22 @@ def trained_version(root: Path, target: Path, updates: int = 1) -> Path:
         trainer.update(number, [[attempt(label) for label in group_of(f"g{number}", 4)]], version=0)
     write_version(trainer.snapshot(), root, target)
     return target / "weights"
+
+
+def adapters(base: Path, folder: Path, seed: int, *, rank: int = 8, scale: float = 1.0) -> Path:
+    """Write random adapters of a model in PEFT's layout."""
+    from peft import LoraConfig, get_peft_model  # takes seconds, and few callers need it
+
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base),
+        LoraConfig(r=rank, lora_alpha=16, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
+    )
+    torch.manual_seed(seed)
+    for name, weight in model.named_parameters():
+        if "lora_" in name:
+            weight.data = torch.randn_like(weight) * 0.1 * scale
+    model.save_pretrained(str(folder))
+    return folder
 
 
 class TransformersModel:
