@@ -72,9 +72,11 @@ test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTe
 # Tests of peers who mean no good or know nothing of each other: tenants, keys, several gateways, hostile peers, other
 # users of a cluster.
 STRANGER_TESTS := \
+	tests/end_to_end/test_two_tenants.py \
 	tests/integration/test_gateway_responses.py \
 	tests/integration/test_gateway_upstreams.py \
 	tests/integration/test_hostile_peers.py \
+	tests/integration/test_two_gateways.py \
 	tests/integration/test_prefix.py \
 	tests/integration/test_topics_plan.py \
 	tests/integration/test_secured_cluster.py \
