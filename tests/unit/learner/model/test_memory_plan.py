@@ -74,14 +74,14 @@ def test_a_reference_takes_as_much_as_estimated(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_a_critic_takes_as_much_as_estimated(tmp_path: Path, gpus: int) -> None:
+def test_a_critic_takes_as_much_as_estimated(tmp_path: Path) -> None:
+    """The pass is long enough that its layers, computed again in the backward pass, take more than the logits."""
     folder = model_of(tmp_path, 2)
     small = LearnerSettings.model_validate(
-        {"preset": "tiny", "microbatch_tokens": 4096, "reproducible": False, "activation_checkpointing": True}
+        {"preset": "tiny", "microbatch_tokens": 12288, "reproducible": False, "activation_checkpointing": True}
     )
-    expected = plan_memory(shape_of(folder, small), small, gpus, has_critic=True).gpu["critic"]
-    more, fewer = (run_in_ranks(gpus, peak_of_steps, folder, small, critic) for critic in (True, False))
+    expected = plan_memory(shape_of(folder, small), small, 1, has_critic=True).gpu["critic"]
+    more, fewer = (run_in_ranks(1, peak_of_steps, folder, small, critic) for critic in (True, False))
     for peak, other in zip(more, fewer, strict=True):
         assert 0.97 * (peak - other) < expected < 1.05 * (peak - other)
 
