@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test tests test-quick test-python test-proxy test-strangers test-serving lint prose format types install \
+.PHONY: help demo demo-model up test tests test-quick test-python test-proxy test-strangers fuzz test-serving lint prose format types install \
 	locks clean distclean needs
 
 help: ## Show what each target does
@@ -93,6 +93,12 @@ STRANGER_TESTS := \
 
 test-strangers: $(VENV)/.dev ## Run the tests of tenants, keys, hostile peers and shared clusters only
 	@$(BIN)/pytest $(STRANGER_TESTS)
+
+# 20,000 cases of each target in `make test`.
+FUZZ_CASES ?= 200000
+
+fuzz: $(VENV)/.dev ## Fuzz protocols, OTLP, feedback, registry and store with 200,000 cases each
+	@STEPSTREAM_FUZZ_CASES=$(FUZZ_CASES) $(BIN)/pytest --timeout 7200 tests/unit/fuzz
 
 # Tests of what happens between a published version and a recorded token: engines, swaps, tracks, signatures, stores,
 # routing.

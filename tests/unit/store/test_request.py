@@ -41,6 +41,12 @@ def test_headers_name_format_database_and_encodings() -> None:
     assert read_request({}, headers).reply_encoding is None
 
 
+def test_a_wrong_session_timeout_is_the_clients_error() -> None:
+    with pytest.raises(StoreError) as failed:
+        read_request({"session_id": "s", "session_timeout": "-1"}, {})
+    assert failed.value.status == 400
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [

@@ -202,6 +202,16 @@ def test_a_broken_stream_ends_with_error_and_response_failed(failure: str) -> No
     assert [item["status"] for item in output] == ([] if failure == "no chunk" else ["incomplete"])
 
 
+def test_a_call_whose_index_is_no_number_does_not_break_the_stream() -> None:
+    reply = translation()
+    out = b""
+    for index in (0, "1", None, {}):
+        call = {"index": index, "id": "c", "function": {"name": "get"}}
+        out += reply.feed(chunk({"tool_calls": [call]}))
+    events = events_of(out + reply.feed(chunk({}, "tool_calls")) + reply.end())
+    assert events[-1]["type"] == "response.completed"
+
+
 def test_refusal_and_logprobs_are_part_of_the_message() -> None:
     call = RESPONSES.translation(REQUEST | {"include": ["message.output_text.logprobs"]}, None)
     entry = {"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}

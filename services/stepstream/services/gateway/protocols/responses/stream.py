@@ -137,7 +137,7 @@ class EventStream:
                 self._add_text("refusal", refusal, [])
             for position, call in enumerate(delta.get("tool_calls") or ()):
                 index = call.get("index")
-                self._add_call(position if index is None else index, call)
+                self._add_call(index if isinstance(index, int) else position, call)
         self._finish_reason = choice.get("finish_reason") or self._finish_reason
 
     def _add_reasoning(self, delta: str) -> None:
