@@ -111,6 +111,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._reported: dict[Any, int] = {}
+        self._seeks = 0
 
     def _short(self, name: str) -> str:
         return name.removeprefix(cast(Transport, self.transport).prefix)
@@ -145,6 +146,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             if (offset := positions.get((self._short(tp.topic), tp.partition))) is not None:
                 consumer.seek(tp, offset)
                 self._reported[tp] = sought[tp] = offset
+        self._seeks += 1
         return sought
 
     async def fetch(self, active: Any, wait_s: float) -> Fetch | None:
@@ -157,30 +159,37 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     async def _fetch(self, active: Any, wait_s: float) -> Fetch | None:
         consumer = self._ensure_consumer()
         transport = cast(Transport, self.transport)
-        member = self.member()
+        member, seeks = self.member(), self._seeks
         # One call: if another one after it failed, the records of the first would be lost.
         fetched = await self._fetch_records(consumer, active, timeout=wait_s, max_records=transport.max_records)
+        moved = self._moved_positions(consumer)
+        if self._seeks != seeks or self.member() != member or not self.consumer.flow_active:
+            # The wait may outlast a whole rebalance, and so get records from behind the new start.
+            for tp, (begin, _) in moved.items():
+                consumer.seek(tp, begin)
+            return None
+        if not moved:
+            return None
+        self._reported |= {tp: end for tp, (_, end) in moved.items()}
         records = [
             Record(self._short(tp.topic), m.partition, m.offset, m.timestamp, m.key, m.value)
             for tp, batch in fetched.items()
             for m in batch
         ]
-        positions = self._moved_positions(consumer, active)
-        if not positions or self.member() != member or not self.consumer.flow_active:
-            return None
+        positions = {(self._short(tp.topic), tp.partition): span for tp, span in moved.items()}
         return Fetch(member, records, positions)
 
-    def _moved_positions(self, consumer: Any, active: Any) -> dict[TopicPartition, tuple[int, int]]:
+    def _moved_positions(self, consumer: Any) -> dict[Any, tuple[int, int]]:
+        """Return the last reported and the present position of each partition that has moved."""
         subscription = consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
-        moved: dict[TopicPartition, tuple[int, int]] = {}
         if assignment is None:
-            return moved
+            return {}
+        moved = {}
         for tp in assignment.tps & self._reported.keys():
             state = assignment.state_value(tp)
             if state.has_valid_position and state.position != (before := self._reported[tp]):
-                moved[self._short(tp.topic), tp.partition] = before, state.position
-                self._reported[tp] = state.position
+                moved[tp] = before, state.position
         return moved
 
 
