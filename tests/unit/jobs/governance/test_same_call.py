@@ -1,6 +1,6 @@
 """A call that the gateway and the agent's own OpenTelemetry both record is one step, in either order."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fold_harness import FoldRun, MemoryState
@@ -13,7 +13,7 @@ from stepstream.jobs.governance.fold import GovernFold
 from stepstream.topics.events import Step, new_message, new_tool_call, new_trajectory_closed
 from stepstream.topics.ids import derived_id
 
-SPAN = {
+SPAN: dict[str, Any] = {
     "fidelity": "span",
     "prompt_token_ids": [],
     "prompt_shared_tokens": 0,
@@ -37,7 +37,7 @@ def recorded(count: int = 3, **fields: Any) -> tuple[list[Step], list[Step]]:
     own = make_steps("t", count, counted_by="folder", **fields)
     for step in own:
         step["call_ids"] = [f"response:chatcmpl-0123456789-{step['step_index']}", f"span:trace/{step['step_index']}"]
-    spans = [Step(**{**step, **SPAN, "counted_by": "otlp", "call_ids": step["call_ids"][:1]}) for step in own]
+    spans = [cast(Step, {**step, **SPAN, "counted_by": "otlp", "call_ids": step["call_ids"][:1]}) for step in own]
     for step in spans:
         step["event_id"] = derived_id("otlp@1", step["event_id"])
     spans[-1]["end"] = "terminated"

@@ -205,7 +205,8 @@ def test_a_broken_stream_ends_with_error_and_response_failed(failure: str) -> No
 def test_a_call_whose_index_is_no_number_does_not_break_the_stream() -> None:
     reply = translation()
     out = b""
-    for index in (0, "1", None, {}):
+    indices: list[Any] = [0, "1", None, {}]
+    for index in indices:
         call = {"index": index, "id": "c", "function": {"name": "get"}}
         out += reply.feed(chunk({"tool_calls": [call]}))
     events = events_of(out + reply.feed(chunk({}, "tool_calls")) + reply.end())
