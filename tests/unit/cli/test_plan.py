@@ -45,7 +45,7 @@ def test_each_rate_is_on_the_page_that_it_names() -> None:
         page = (MEASURED / rate.source.split(",")[0]).read_text()
         assert f"{rate.per_s:,.0f} {rate.unit}" in page, name
         assert f"| {rate.memory_mb} |" in page, name
-    assert "1,817" in (MEASURED / "gateway.md").read_text()
+    assert "2,313" in (MEASURED / "gateway.md").read_text()
     assert "52,371" in (MEASURED / "ingest.md").read_text()
     assert "| 1.31 |" in (MEASURED / "label-length.md").read_text()
     disk = (MEASURED / "disk.md").read_text()
@@ -57,7 +57,7 @@ def test_each_rate_is_on_the_page_that_it_names() -> None:
 
 def test_a_known_fleet_has_known_figures() -> None:
     figures = amounts(plan_of(fleet(agents=10_000, steps_per_s=10_000.0)))
-    assert figures["gateway"] == 12  # 20,000 over 1,817
+    assert figures["gateway"] == 9  # 20,000 over 2,313
     assert figures["govern"] == 4  # 20,000 over 6,392
     assert figures["store-writer"] == 27  # 2 × (20,000 + 10,000) over 2,226
     assert figures["partitions"] == 64  # a power of two, twice the workers
