@@ -216,8 +216,10 @@ def export(gateway: ServiceProcess, trace: str, *spans: dict[str, Any]) -> None:
 
 def chat_span(messages: list[Message], reply: httpx.Response) -> dict[str, str]:
     """Return the attributes of a call's span."""
-    said = [*messages, reply.json()["choices"][0]["message"]]
-    *prompt, response = [{"role": m["role"], "parts": [{"type": "text", "content": m["content"]}]} for m in said]
+    conversation = [*messages, reply.json()["choices"][0]["message"]]
+    *prompt, response = [
+        {"role": m["role"], "parts": [{"type": "text", "content": m["content"]}]} for m in conversation
+    ]
     return {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "demo",

@@ -21,7 +21,7 @@ from stepstream.topics.trusted_sources import VERDICTS_SCOPE
 
 PREFIX = b"sk-stepstream-"
 ANY_KEY = b"any-key"
-"""Stands for no key, where a library demands one."""
+"""Placeholder of a key, for libraries that demand one."""
 CALLS = "calls"
 SCOPES = (CALLS, "feedback", "otlp", VERDICTS_SCOPE)
 _HEADERS = frozenset({b"authorization", b"x-api-key", b"x-stepstream-key"})

@@ -64,8 +64,8 @@ def test_a_call_is_placed_as_the_table_says(row: tuple[str, ...]) -> None:
     fresh = (f"00000000-0000-0000-0000-{number:012}" for number in count())
     cache = ContextCache(100, 1 << 20, lambda: next(fresh), StepIndexFile(), EndingFile())
 
-    def recorded(said: list[Message], trace: str, response: Message | None) -> Trajectory:
-        prompt = prompt_of(said)
+    def recorded(request: list[Message], trace: str, response: Message | None) -> Trajectory:
+        prompt = prompt_of(request)
         position = cache.place("acme", "", None, prompt, CALLER, trace)
         cache.extend(position, prompt, response, response_id="resp-1" if response else "")
         return position.trajectory

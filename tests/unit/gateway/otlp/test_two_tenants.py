@@ -146,8 +146,8 @@ def test_an_open_trace_of_one_tenant_delays_no_other() -> None:
             trace_id=bytes.fromhex(TRACE), span_id=b"12345678", start_time_unix_nano=10**18, end_time_unix_nano=10**18
         )
     )
-    said = json.dumps(answer("hello"))
-    for name, value in (CHAT | {"gen_ai.input.messages": said, "gen_ai.output.messages": said}).items():
+    messages = json.dumps(answer("hello"))
+    for name, value in (CHAT | {"gen_ai.input.messages": messages, "gen_ai.output.messages": messages}).items():
         root.attributes[name] = AnyValue(string_value=value).SerializeToString()
     topics = [[r.topic for r in at_once(intake.traces(request, who, 1)).records] for who in (OURS, THEIRS)]
     assert topics == [["open-traces"], ["steps"]]
