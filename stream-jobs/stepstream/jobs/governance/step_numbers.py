@@ -2,7 +2,9 @@
 
 A gateway counts without asking others, so two of them may give one index. The steps of a trajectory are in one
 partition, where `govern` reads them in one order. The first step with an index keeps it. A later one of another count
-gets the next index that is free after all others.
+gets the first free index that follows its own and that of the step that it continues. The order of the log puts a step
+behind the one that it continues, so an index that is free also follows that one's: every index is given once, without
+gaps, and no step continues one of a higher index, which `label` could not join.
 
 State: the indices in use by each trajectory, and for each step that got another index, the index that its gateway gave
 it, since later steps of that gateway refer to it.
@@ -46,14 +48,15 @@ def number_step(step: Step, changes: Changes, days: int, replaced: int | None = 
     count, counted = step["counted_by"], step["step_index"]
     index = counted
     if count is not None:
+        before = shared_step(step)
+        reference = _moved(step, count, before, changes, days) if has_moved and before is not None else before
         if replaced is not None:
             index = replaced
-        elif counted in used:
-            index = used.highest + 1
-        if index != counted or has_moved:
-            step = _renumbered(step, index, lambda before: _moved(step, count, before, changes, days))
         else:
-            step = {**step, "counted_by": None}
+            index = used.first_free(counted if reference is None else max(counted, reference + 1))
+        if index != counted or reference != before:
+            step = {**step, "step_index": index, "prompt_shared_step": None if reference == index - 1 else reference}
+        step = {**step, "counted_by": None}
 
     def save(changes: Changes) -> None:
         used.add(index)
@@ -63,17 +66,6 @@ def number_step(step: Step, changes: Changes, days: int, replaced: int | None = 
             changes.put(_moved_key(step, count, counted, 0), _INDEX.pack(index))
 
     return NumberedStep(step, save)
-
-
-def _renumbered(step: Step, index: int, final: Callable[[int], int]) -> Step:
-    before = shared_step(step)
-    reference = None if before is None else final(before)
-    return {
-        **step,
-        "counted_by": None,
-        "step_index": index,
-        "prompt_shared_step": None if reference == index - 1 else reference,
-    }
 
 
 def _used(step: Step, changes: Changes, days: int) -> tuple[IndexSet, bool]:

@@ -32,6 +32,11 @@ class IndexSet:
         """Highest index; -1: none."""
         return self._ends[-1] - 1 if self._ends else -1
 
+    def first_free(self, start: int) -> int:
+        """Return the lowest index from `start` on that is not in the set."""
+        place = bisect_right(self._begins, start) - 1
+        return max(start, self._ends[place]) if place >= 0 else start
+
     def add(self, index: int) -> None:
         """Add an index."""
         if index in self:

@@ -95,3 +95,39 @@ def test_gateways_that_count_alone_never_share_an_index(calls: list[tuple[str, i
         following[name] = index + 1
         indices.append(number(changes, step(index, name))["step_index"])
     assert len(set(indices)) == len(indices)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[tuple[str, int, int | None]]:
+    """Steps of calls at once, in the order of the log: count, index and index of the step that it continues.
+
+    Each count is 0 to n-1, or continues the whole of count `a`. A step follows the one that it continues.
+    """
+    pending: list[tuple[str, int, int | None]] = []
+    for name in "abc":
+        first = draw(st.integers(0, 1)) if name != "a" else 0
+        for index in range(first, first + draw(st.integers(1, 5))):
+            pending.append((name, index, draw(st.none() | st.integers(first, index - 1)) if index > first else None))
+    log: list[tuple[str, int, int | None]] = []
+    while pending:
+        known = {(name, index) for name, index, _ in log}
+        ready = [each for each in pending if each[2] is None or (each[0], each[2]) in known]
+        log.append(draw(st.sampled_from(ready)))
+        pending.remove(log[-1])
+    return log
+
+
+@given(logs())
+def test_calls_at_once_have_each_index_once_and_follow_what_they_continue(
+    log: list[tuple[str, int, int | None]],
+) -> None:
+    changes, final = empty(), dict[tuple[str, int], int]()
+    for name, index, before in log:
+        shared = {} if before is None else {"prompt_shared_messages": 1, "prompt_shared_step": before}
+        result = number(changes, step(index, name, **shared))
+        final[name, index] = result["step_index"]
+        if before is not None:
+            reference = result["prompt_shared_step"]
+            found = result["step_index"] - 1 if reference is None else reference
+            assert found == final[name, before] < result["step_index"]
+    assert sorted(final.values()) == list(range(len(log)))

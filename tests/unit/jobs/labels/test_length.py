@@ -63,6 +63,8 @@ def test_an_index_set_is_a_set(indices: list[int]) -> None:
     assert list(found) == sorted(set(indices))
     assert (len(found), found.highest) == (len(set(indices)), max(indices, default=-1))
     assert [index in found for index in range(42)] == [index in indices for index in range(42)]
+    free = [index for index in range(50) if index not in indices]
+    assert [found.first_free(start) for start in range(42)] == [min(i for i in free if i >= n) for n in range(42)]
     assert list(IndexSet(found.ranges())) == list(found)
     assert all(end < begin for (_, end), (begin, _) in zip(found.ranges(), found.ranges()[1:], strict=False))
 
