@@ -106,8 +106,9 @@ def logs(draw: st.DrawFn) -> list[tuple[str, int, int | None]]:
     pending: list[tuple[str, int, int | None]] = []
     for name in "abc":
         first = draw(st.integers(0, 1)) if name != "a" else 0
-        for index in range(first, first + draw(st.integers(1, 5))):
-            pending.append((name, index, draw(st.none() | st.integers(first, index - 1)) if index > first else None))
+        pending.append((name, first, None))
+        count = draw(st.integers(0, 4))
+        pending += [(name, i, draw(st.none() | st.integers(first, i - 1))) for i in range(first + 1, first + 1 + count)]
     log: list[tuple[str, int, int | None]] = []
     while pending:
         known = {(name, index) for name, index, _ in log}
