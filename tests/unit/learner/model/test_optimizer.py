@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from stepstream.config import LearnerSettings
+from stepstream.learner.model.memory_plan import _BLOCK_OF_8BIT
 from stepstream.learner.model.optimizer import MOMENTS, Optimizer
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.tensor_files import WholeTensors
@@ -107,7 +108,7 @@ class TensorRates(torch.optim.Optimizer):
 
 
 def test_the_8_bit_optimizer_steps_with_its_own_rate_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchao itself needs a GPU or a compiler: this checks our side of its contract."""
+    """Check our side of the contract, where torchao is not installed."""
     monkeypatch.setitem(sys.modules, "torchao.optim", SimpleNamespace(AdamW8bit=TensorRates))
     fields = {"optimizer": "adamw_8bit", "device": "cuda", "weight_decay": 0.1}
     expected, _ = after(4, weight_decay=0.1)
@@ -118,6 +119,36 @@ def test_the_8_bit_optimizer_steps_with_its_own_rate_and_continues(monkeypatch: 
     give_gradients(own, 3)
     continued.step(1e-2)
     torch.testing.assert_close(own, expected)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+def test_torchao_s_moments_take_the_planned_bytes_and_continue() -> None:
+    """Needs a C++ compiler too: torchao compiles its step, within a minute."""
+    pytest.importorskip("torchao", reason="needs torchao: install it (without it: our side of its contract)")
+    generator = torch.Generator().manual_seed(0)
+    own = {"matrix": torch.randn(512, 1024, generator=generator)}
+    expected = {"matrix": own["matrix"].clone()}
+    fields = {"optimizer": "adamw_8bit", "device": "cuda"}
+    quantized, exact = Optimizer(own, config(**fields)), Optimizer(expected, config())
+    for seed in range(5):
+        for weights_of, optimizer in ((own, quantized), (expected, exact)):
+            give_gradients(weights_of, seed)
+            optimizer.step(1e-2)
+    assert (own["matrix"] - expected["matrix"]).abs().max() < 5e-3  # a tenth of five steps
+    moments = quantized._adamw.state[quantized._stepped["matrix"]]
+    count = own["matrix"].numel()
+    for name in MOMENTS:
+        moment = moments[name]
+        held = sum(part.numel() * part.element_size() for part in (moment.codes, moment.scale))
+        assert held == count + 4 * count // _BLOCK_OF_8BIT
+    continued_weights = {"matrix": own["matrix"].clone()}
+    continued = Optimizer(continued_weights, config(**fields))
+    state = {f"matrix.{key}": value.clone() for key, value in quantized.state_of("matrix").items()}
+    continued.load(WholeTensors(state))
+    for weights_of, optimizer in ((own, quantized), (continued_weights, continued)):
+        give_gradients(weights_of, 9)
+        optimizer.step(1e-2)
+    assert (own["matrix"] - continued_weights["matrix"]).abs().max() < 5e-4
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
