@@ -31,8 +31,9 @@ def docs() -> None:
 
 @schemas.command()
 def generate() -> None:
-    """Write the Python events, docs/protocol.md, docs/settings.md and the chart's files; works only in a checkout."""
+    """Write the Python events, the generated pages of docs/ and the chart's files; works only in a checkout."""
     from stepstream.config.reference import settings_page
+    from stepstream.core.metrics import metrics_page
     from stepstream.topics import codegen
 
     package = Path(codegen.__file__).parent
@@ -43,6 +44,7 @@ def generate() -> None:
         (package / "events.py", codegen.python_module()),
         (checkout / "docs" / "protocol.md", codegen.protocol_page()),
         (checkout / "docs" / "settings.md", settings_page()),
+        (checkout / "docs" / "metrics.md", metrics_page()),
         (checkout / "infra" / "deploy" / "chart" / "topics.json", codegen.chart_topics()),
         (checkout / "infra" / "deploy" / "chart" / "users.json", codegen.chart_users()),
     ):

@@ -1,12 +1,11 @@
 """Count the restarts and failures of a stack's processes for Prometheus."""
 
-from prometheus_client import Counter, Gauge
-
+from stepstream.core.metrics import services
 from stepstream.embedded.startup import Event
 
-_UP = Gauge("stepstream_stack_process_up", "1 while a process runs, 0 after it failed or ended.", ["process"])
-_RESTARTS = Counter("stepstream_stack_restarts_total", "Restarts of crashed processes.", ["process"])
-_FAILURES = Counter("stepstream_stack_failures_total", "Times that a process could not be kept running.", ["process"])
+_UP = services.PROCESS_UP.create()
+_RESTARTS = services.RESTARTS.create()
+_FAILURES = services.FAILURES.create()
 
 
 def observe(event: Event) -> None:

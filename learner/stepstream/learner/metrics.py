@@ -1,61 +1,27 @@
-"""Declare the learner's Prometheus metrics."""
+"""Count in the learner's Prometheus metrics."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from stepstream.core.metrics import learner
 
-UPDATES = Counter("stepstream_learner_updates", "Updates done by this process.")
-TOKENS = Counter("stepstream_learner_trained_tokens", "Tokens trained on by this process.")
-VERSION = Gauge("stepstream_learner_version", "Version from which the learner trains.")
-READ = Counter("stepstream_learner_trajectories_read", "Labelled trajectories read.")
-DEAD_LETTERS = Counter("stepstream_learner_dead_letters", "Labelled trajectories that could not be read.", ["error"])
-DROPPED = Counter("stepstream_learner_trajectories_dropped", "Attempts that were not trained on.", ["reason"])
-DUPLICATES = Counter("stepstream_learner_duplicates", "Copies of known records.")
-STALENESS = Histogram(
-    "stepstream_learner_staleness_versions",
-    "Staleness of the attempts trained on.",
-    buckets=(0, 1, 2, 3, 4, 6, 8, 12, 16, 32),
-)
-LAG_TOKENS = Counter(
-    "stepstream_learner_tokens_by_staleness",
-    "Tokens trained on, by the upper end of their staleness in versions.",
-    ["most"],
-)
-LAG_EFFECTIVE = Gauge(
-    "stepstream_learner_effective_share_by_staleness",
-    "Effective sample size of the last update's tokens as a share of their number, by the same ranges.",
-    ["most"],
-)
-MU_GAPS = Counter(
-    "stepstream_learner_mu_gaps", "Updates whose `mu_gap_max` exceeded `learner.max_mu_gap`: an engine that differs."
-)
-GAP_ALARM = Gauge(
-    "stepstream_learner_gap_alarm", "1 while the alarm about the gap between engine and learner is active."
-)
-REMOVED = Counter(
-    "stepstream_learner_versions_removed", "Versions that lost files by retention: `all`, or `training` only.", ["part"]
-)
-RETENTION_FAULTS = Counter(
-    "stepstream_learner_retention_faults", "Attempts to remove old versions that failed, and are repeated later."
-)
-SHARED = Counter(
-    "stepstream_learner_shared_versions",
-    "Versions for `paths.shared_memory`, by outcome: shared, too_large, no_room, failed.",
-    ["outcome"],
-)
-FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["figure"])
-READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
-WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")
-SECONDS = Counter("stepstream_learner_seconds", "Time by activity: train, publish, fold, wait, read.", ["activity"])
-PUBLICATION = Histogram(
-    "stepstream_learner_publication_seconds",
-    "Time from the copy of a version's state to the acknowledgement of its event; training goes on meanwhile.",
-    buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
-)
-PUBLICATION_FAULTS = Counter(
-    "stepstream_learner_publication_faults", "Attempts to write a version that the disk or the store refused."
-)
-PUBLICATION_FAILING = Gauge(
-    "stepstream_learner_publication_failing", "1 while the newest version cannot be written; the learner tries again."
-)
-READER_CPU = Counter(
-    "stepstream_learner_reader_cpu_seconds", "CPU time of the thread that reads and decodes while updates run."
-)
+UPDATES = learner.UPDATES.create()
+TOKENS = learner.TOKENS.create()
+VERSION = learner.VERSION.create()
+READ = learner.READ.create()
+DEAD_LETTERS = learner.DEAD_LETTERS.create()
+DROPPED = learner.DROPPED.create()
+DUPLICATES = learner.DUPLICATES.create()
+STALENESS = learner.STALENESS.create()
+LAG_TOKENS = learner.LAG_TOKENS.create()
+LAG_EFFECTIVE = learner.LAG_EFFECTIVE.create()
+MU_GAPS = learner.MU_GAPS.create()
+GAP_ALARM = learner.GAP_ALARM.create()
+REMOVED = learner.REMOVED.create()
+RETENTION_FAULTS = learner.RETENTION_FAULTS.create()
+SHARED = learner.SHARED.create()
+FIGURE = learner.FIGURE.create()
+READY = learner.GROUPS_READY.create()
+WAITING = learner.GROUPS_OPEN.create()
+SECONDS = learner.SECONDS.create()
+PUBLICATION = learner.PUBLICATION.create()
+PUBLICATION_FAULTS = learner.PUBLICATION_FAULTS.create()
+PUBLICATION_FAILING = learner.PUBLICATION_FAILING.create()
+READER_CPU = learner.READER_CPU.create()

@@ -13,9 +13,8 @@ import time
 from collections import OrderedDict
 from typing import Any
 
-from prometheus_client import Counter, Gauge
-
 from stepstream.config import CurateSettings, Settings
+from stepstream.core.metrics import stream_jobs
 from stepstream.core.process import Stop, run, serve_metrics
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.curation.near_duplicates import NearDuplicates
@@ -41,8 +40,8 @@ _POLL_S = 0.25
 _DAY_MS = 24 * 3600 * 1000
 _DAY_US = 1000 * _DAY_MS
 
-_DECISIONS = Gauge("stepstream_curate_decisions", "Decisions in memory.")
-_FORGOTTEN = Counter("stepstream_curate_decisions_forgotten", "Decisions that left memory by age or by the cap.")
+_DECISIONS = stream_jobs.CURATE_DECISIONS.create()
+_FORGOTTEN = stream_jobs.CURATE_FORGOTTEN.create()
 
 
 class Curator:

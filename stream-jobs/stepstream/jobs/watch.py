@@ -9,9 +9,8 @@ a second decision.
 import logging
 import time
 
-from prometheus_client import Counter, Gauge
-
 from stepstream.config import Settings
+from stepstream.core.metrics import stream_jobs
 from stepstream.core.process import Stop, run, serve_metrics
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.runtime import metrics
@@ -31,9 +30,9 @@ _BATCH = 2000
 _POLL_S = 0.25
 _DECISION_INTERVAL_S = 1.0
 
-_DECIDED = Counter("stepstream_alarms", "Alarms raised or cleared, by kind of the series that fell.", ["kind", "state"])
-_ACTIVE = Gauge("stepstream_alarms_active", "Alarms that are active.")
-_PERIODS = Gauge("stepstream_watch_periods", "Periods of all cohorts in memory.")
+_DECIDED = stream_jobs.ALARMS.create()
+_ACTIVE = stream_jobs.ALARMS_ACTIVE.create()
+_PERIODS = stream_jobs.WATCH_PERIODS.create()
 
 
 def main(settings: Settings, stop: Stop) -> None:

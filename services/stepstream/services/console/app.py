@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 import orjson
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stepstream.config import Settings
+from stepstream.core.metrics.services import CONSOLE_SNAPSHOTS
 from stepstream.services.console.board import Board, Unavailable
 
 STATIC = Path(str(resources.files("stepstream.services.console") / "static"))
@@ -25,7 +26,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_SNAPSHOTS = Counter("stepstream_console_snapshots_total", "Requests for snapshots.", ["outcome"])
+_SNAPSHOTS = CONSOLE_SNAPSHOTS.create()
 
 
 def build_app(settings: Settings) -> Starlette:

@@ -1,7 +1,8 @@
 """Count the fleet's attempts and model calls for Prometheus."""
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
+from prometheus_client import REGISTRY, CollectorRegistry
 
+from stepstream.core.metrics import services
 from stepstream.services.fleet.ledger import Attempt
 
 
@@ -9,28 +10,13 @@ class Metrics:
     """One fleet's metrics."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._trajectories = Counter(
-            "stepstream_fleet_trajectories",
-            "Attempts that ended, by split and status.",
-            ["split", "status"],
-            registry=registry,
-        )
-        self._successes = Counter(
-            "stepstream_fleet_successes", "Attempts that succeeded.", ["split"], registry=registry
-        )
-        self.steps = Counter("stepstream_fleet_steps", "Model calls that were answered.", registry=registry)
-        self.running = Gauge("stepstream_fleet_running", "Attempts in flight.", registry=registry)
-        self.held_back = Gauge(
-            "stepstream_fleet_held_back", "1 while agents wait for the learner, else 0.", registry=registry
-        )
-        self.skipped = Counter(
-            "stepstream_fleet_tasks_passed_over",
-            "Draws of tasks that were skipped, because their last groups gave the learner no gradient.",
-            registry=registry,
-        )
-        self.lineage_versions = Gauge(
-            "stepstream_fleet_lineage_versions", "Versions published since the root of the lineage.", registry=registry
-        )
+        self._trajectories = services.FLEET_TRAJECTORIES.create(registry)
+        self._successes = services.FLEET_SUCCESSES.create(registry)
+        self.steps = services.FLEET_STEPS.create(registry)
+        self.running = services.FLEET_RUNNING.create(registry)
+        self.held_back = services.FLEET_HELD_BACK.create(registry)
+        self.skipped = services.FLEET_PASSED_OVER.create(registry)
+        self.lineage_versions = services.FLEET_LINEAGE_VERSIONS.create(registry)
 
     def count_attempt(self, attempt: Attempt) -> None:
         """Count an attempt that ended, and its success: an outcome of at least 1."""

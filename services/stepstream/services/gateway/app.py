@@ -251,7 +251,7 @@ class GatewayApp:
         self.metrics.in_flight.clear()
         for upstream in self._upstreams.all():
             self.metrics.in_flight.labels(upstream.url).set(upstream.in_flight)
-        page = generate_latest(self.metrics.registry)
+        page = generate_latest(self.metrics.registry) + generate_latest()
         await respond(send, 200, page, [(b"content-type", CONTENT_TYPE_LATEST.encode())])
 
 

@@ -21,6 +21,7 @@ class Publisher:
         """Begin to send, first the events that an earlier gateway left in the spool."""
         gateway = settings.gateway
         self._spool_limit = gateway.spool_mb * MB
+        metrics.spool_limit_bytes.set(self._spool_limit)
         self._delivery = SpooledProducer(
             settings.kafka,
             lambda keep_key: sealing_codec(settings, keep_key=keep_key),

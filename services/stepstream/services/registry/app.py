@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stepstream.core.metrics.services import REGISTRY_ANSWERS
 from stepstream.services.registry import errors, writes
 from stepstream.services.registry.avro_text import canonical, normalised
 from stepstream.services.registry.compatibility import incompatibilities, parse_level
@@ -22,7 +23,7 @@ CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_BODY = 2_000_000
 """Limit of a request's body in bytes."""
 
-REQUESTS = Counter("stepstream_registry_answers", "Requests answered, by method and status.", ["method", "status"])
+REQUESTS = REGISTRY_ANSWERS.create()
 
 Answer = Any
 ReadHandler = Callable[[View, Request, Mapping[str, Any]], Answer]

@@ -16,18 +16,18 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import OffsetSpec
-from prometheus_client import Counter, Gauge
 
 from stepstream.config import KafkaSettings
+from stepstream.core.metrics.services import REGISTRY_OFFSET, REGISTRY_SCHEMAS, REGISTRY_SKIPPED
 from stepstream.services.registry.records import TOPIC, RecordError, decode
 from stepstream.services.registry.view import Fold, View
 from stepstream.topics.client import admin_client, client_config
 
 log = logging.getLogger(__name__)
 
-SKIPPED = Counter("stepstream_registry_records_skipped", "Unreadable records of the schemas topic.")
-SCHEMAS = Gauge("stepstream_registry_schemas", "Schemas with an id.")
-OFFSET = Gauge("stepstream_registry_offset", "Offset up to which the schemas topic has been read.")
+SKIPPED = REGISTRY_SKIPPED.create()
+SCHEMAS = REGISTRY_SCHEMAS.create()
+OFFSET = REGISTRY_OFFSET.create()
 
 
 class Reader:

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from prometheus_client import Counter
 
 from stepstream.config import KafkaSettings
+from stepstream.core.metrics.services import REGISTRY_WRITE_RETRIES
 from stepstream.services.registry import errors
 from stepstream.services.registry.reader import Reader
 from stepstream.services.registry.records import TOPIC, encode
@@ -31,9 +31,7 @@ from stepstream.topics.client import client_config
 
 log = logging.getLogger(__name__)
 
-WRITE_RETRIES = Counter(
-    "stepstream_registry_write_retries", "Writes that were decided again, usually because another instance wrote first."
-)
+WRITE_RETRIES = REGISTRY_WRITE_RETRIES.create()
 
 REFRESH_S = 1.0
 """Limit in seconds of the wait for another instance's latest writes."""

@@ -1,14 +1,9 @@
-"""Define the store's Prometheus metrics."""
+"""Count in the store's Prometheus metrics."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from stepstream.core.metrics import services
 
-QUERIES = Counter("stepstream_store_queries_total", "Requests with a statement.", ["kind", "outcome"])
-SECONDS = Histogram(
-    "stepstream_store_query_seconds",
-    "Seconds until a statement's reply began.",
-    ["kind"],
-    buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
-)
-ROWS = Counter("stepstream_store_inserted_rows_total", "Rows acknowledged.")
-RUNNING = Gauge("stepstream_store_running", "Statements in progress.")
-SESSIONS = Gauge("stepstream_store_sessions", "Open sessions.")
+QUERIES = services.STORE_QUERIES.create()
+SECONDS = services.STORE_QUERY_SECONDS.create()
+ROWS = services.STORE_ROWS.create()
+RUNNING = services.STORE_RUNNING.create()
+SESSIONS = services.STORE_SESSIONS.create()

@@ -15,6 +15,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from yarl import URL
 
+from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.record import Record, TopicPartition
 
@@ -168,6 +169,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             for tp, (begin, _) in moved.items():
                 consumer.seek(tp, begin)
             return None
+        metrics.LAG_OFFSETS.set(self._lag(consumer))
         if not moved:
             return None
         self._reported |= {tp: end for tp, (_, end) in moved.items()}
@@ -181,16 +183,24 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def _moved_positions(self, consumer: Any) -> dict[Any, tuple[int, int]]:
         """Return the last reported and the present position of each partition that has moved."""
+        moved = {}
+        for tp, state in self._states(consumer).items():
+            if state.has_valid_position and state.position != (before := self._reported[tp]):
+                moved[tp] = before, state.position
+        return moved
+
+    def _states(self, consumer: Any) -> dict[Any, Any]:
+        """Return aiokafka's state of each assigned partition that has a reported position."""
         subscription = consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         if assignment is None:
             return {}
-        moved = {}
-        for tp in assignment.tps & self._reported.keys():
-            state = assignment.state_value(tp)
-            if state.has_valid_position and state.position != (before := self._reported[tp]):
-                moved[tp] = before, state.position
-        return moved
+        return {tp: assignment.state_value(tp) for tp in assignment.tps & self._reported.keys()}
+
+    def _lag(self, consumer: Any) -> int:
+        """Return the offsets between the reported positions and the ends of the log, as of the last answers."""
+        ends = ((state.highwater, self._reported[tp]) for tp, state in self._states(consumer).items())
+        return sum(max(0, end - reported) for end, reported in ends if end is not None)
 
 
 Transport.Consumer = _Consumer

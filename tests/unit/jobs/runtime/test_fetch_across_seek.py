@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from aiokafka import TopicPartition
+from prometheus_client import REGISTRY
 
 from stepstream.jobs.runtime.fetch import GroupMember
 from stepstream.jobs.runtime.transport import _ConsumerThread
@@ -17,7 +18,7 @@ class FakeClient:
     """The parts of aiokafka's consumer that a fetch uses; its one partition has a record at each offset."""
 
     def __init__(self) -> None:
-        self.state = SimpleNamespace(position=START, has_valid_position=True)
+        self.state = SimpleNamespace(position=START, has_valid_position=True, highwater=None)
         assignment = SimpleNamespace(tps={TP}, state_value=lambda _: self.state)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
 
@@ -38,6 +39,8 @@ class FakeThread:
     fetch_once: Any = _ConsumerThread._fetch
     rebalance: Any = _ConsumerThread._seek_to_start
     _moved_positions: Any = _ConsumerThread._moved_positions
+    _states: Any = _ConsumerThread._states
+    _lag: Any = _ConsumerThread._lag
     _short: Any = _ConsumerThread._short
 
     def __init__(self) -> None:
@@ -84,5 +87,17 @@ def test_records_of_a_fetch_during_a_rebalance_are_read_again() -> None:
         assert await thread.fetch_once(None, 0.25) is None
         thread.consumer.flow_active = True
         assert await offsets_of(thread) == ([START], {("steps", 6): (START, START + 1)})
+
+    asyncio.run(run())
+
+
+def test_the_lag_counts_offsets_up_to_the_end_of_the_log_that_were_not_fetched_before() -> None:
+    async def run() -> None:
+        thread = FakeThread()
+        thread.arrived.set()
+        thread.client.state.highwater = START + 3
+        for lag in (3, 2, 1):
+            await thread.fetch_once(None, 0.25)
+            assert REGISTRY.get_sample_value("stepstream_job_lag_offsets") == lag
 
     asyncio.run(run())

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import prometheus_client
 from prometheus_client import CollectorRegistry
 
 from stepstream.config import Settings
+from stepstream.core.metrics import gateway as definitions
 from stepstream.core.slices import Work, in_slices
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.delivery.confirmed_producer import NotDelivered
@@ -65,18 +65,9 @@ class Metrics:
     """The receiver's Prometheus metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = prometheus_client.Counter(
-            "stepstream_otlp_requests",
-            "OTLP requests by signal and HTTP status.",
-            ["signal", "result"],
-            registry=registry,
-        )
-        self.records = prometheus_client.Counter(
-            "stepstream_otlp_records", "Records assembled from OTLP requests.", ["topic"], registry=registry
-        )
-        self.rejected = prometheus_client.Counter(
-            "stepstream_otlp_rejected", "Rejected spans and log records.", ["signal"], registry=registry
-        )
+        self.requests = definitions.OTLP_REQUESTS.create(registry)
+        self.records = definitions.OTLP_RECORDS.create(registry)
+        self.rejected = definitions.OTLP_REJECTED.create(registry)
 
 
 class OtlpReceiver:
