@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stepstream.jobs.judging.agreement import cohen, krippendorff, wilson
-from stepstream.jobs.judging.scaling import Scaling, brier, expected_calibration_error, fit
+from stepstream.analytics.agreement import cohen, krippendorff
+from stepstream.analytics.calibration import brier, expected_calibration_error
+from stepstream.analytics.success import wilson
+from stepstream.jobs.judging.scaling import Scaling, fit
 
 Mode = Literal["score", "pair", "next_state"]
 

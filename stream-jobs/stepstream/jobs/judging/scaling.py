@@ -1,4 +1,4 @@
-"""Scale a judge's scores to probabilities, p = σ((logit(s) - b)/T), fitted by likelihood, and measure them. Pure."""
+"""Scale a judge's scores to probabilities, p = σ((logit(s) - b)/T), fitted by likelihood. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -85,19 +85,3 @@ def _loss(points: Sequence[tuple[float, float]], slope: float, intercept: float)
         z = slope * x + intercept
         total += max(z, 0.0) + math.log1p(math.exp(-abs(z))) - y * z
     return total
-
-
-def brier(probabilities: Sequence[float], outcomes: Sequence[bool]) -> float:
-    """Return the mean of (p - y)²."""
-    return sum((p - y) ** 2 for p, y in zip(probabilities, outcomes, strict=True)) / len(outcomes)
-
-
-def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequence[bool], bins: int = 10) -> float:
-    """Return Σ (n_b/n)·|accuracy - confidence| over bins of equal width, 1.0 in the last; biased up for few cases."""
-    sums = [[0, 0.0, 0.0] for _ in range(bins)]
-    for p, y in zip(probabilities, outcomes, strict=True):
-        bin_sums = sums[min(bins - 1, int(p * bins + 1e-9))]
-        bin_sums[0] += 1
-        bin_sums[1] += p
-        bin_sums[2] += y
-    return sum(abs(hits - confidence) for _, confidence, hits in sums) / len(outcomes)

@@ -1,11 +1,11 @@
-"""Measure how far a judge agrees with people: share, Wilson interval, Cohen's kappa, Krippendorff's alpha. Pure."""
+"""Measure how far raters agree, and correct a judged rate for the judge's errors. Pure."""
 
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-Z_95 = 1.959963984540054
+from stepstream.analytics.estimate import Estimate, undefined
 
 
 class Kappa(NamedTuple):
@@ -13,18 +13,6 @@ class Kappa(NamedTuple):
 
     value: float
     error: float
-
-
-def wilson(successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
-    """Return Wilson's interval of a share.
-
-    (p + z²/2n ± z√(p(1-p)/n + z²/4n²)) / (1 + z²/n), for p = successes/n.
-    """
-    share = successes / n
-    middle = share + z * z / (2 * n)
-    spread = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    width = 1 + z * z / n
-    return max(0.0, (middle - spread) / width), min(1.0, (middle + spread) / width)
 
 
 def cohen(pairs: Sequence[tuple[Hashable, Hashable]]) -> Kappa | None:
@@ -61,3 +49,34 @@ def krippendorff(units: Iterable[Sequence[Hashable]]) -> float | None:
     overall = Counter(rating for unit in rated for rating in unit)
     expected = (total**2 - sum(count**2 for count in overall.values())) / (total - 1)
     return None if expected == 0 else 1 - disagreeing / expected
+
+
+class Preferences(NamedTuple):
+    """Verdicts of a judge on pairs that it saw in both orders. A flip contradicts itself and counts for neither."""
+
+    first: int
+    second: int
+    flips: int
+
+    @property
+    def share_of_first(self) -> float | None:
+        """Share of consistent verdicts for the first; None: there is none."""
+        clear = self.first + self.second
+        return self.first / clear if clear else None
+
+    @property
+    def flip_rate(self) -> float | None:
+        """Share of pairs with a flip; None: no pair."""
+        pairs = self.first + self.second + self.flips
+        return self.flips / pairs if pairs else None
+
+
+def true_rate(judged: float, sensitivity: float, specificity: float, n: int = 0) -> Estimate:
+    """Return the true rate behind a judged rate, (q + sp − 1)/(se + sp − 1) clipped to [0, 1] (Rogan and Gladen 1978).
+
+    Undefined for se + sp ≤ 1: such a judge is no better than chance.
+    """
+    if sensitivity + specificity <= 1:
+        return undefined("the judge is no better than chance (sensitivity + specificity ≤ 1)", n)
+    rate = (judged + specificity - 1) / (sensitivity + specificity - 1)
+    return Estimate(min(1.0, max(0.0, rate)), n=n)
