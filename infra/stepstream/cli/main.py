@@ -46,6 +46,7 @@ COMMANDS = {
     "plan-memory": ("stepstream.cli.plan_memory:plan_memory", "Estimate the memory of training a model on GPUs."),
     "policy": ("stepstream.cli.policy:policy", "Apply, show and list the governance policies of tenants."),
     "quarantine": ("stepstream.cli.quarantine:quarantine", "List, release and hold trajectories kept from training."),
+    "query": ("stepstream.cli.query:query", "Print a view of the analytics store, or a read-only query."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),
     "replay": ("stepstream.cli.replay:replay", "Govern past records again under the current policies."),
     "rewards": ("stepstream.cli.rewards:rewards", "Check, publish, show and list reward specifications."),

@@ -34,13 +34,17 @@ def generate() -> None:
     """Write the Python events, the generated pages of docs/ and the chart's files; works only in a checkout."""
     from stepstream.config.reference import settings_page
     from stepstream.core.metrics import metrics_page
+    from stepstream.jobs.clickhouse.view_pages import pages
     from stepstream.topics import codegen
 
     package = Path(codegen.__file__).parent
     checkout = package.parent.parent.parent
     if not (checkout / "pyproject.toml").is_file():
         raise StackError(f"{checkout} is no checkout of Stepstream: run `stepstream schemas generate` in a checkout")
+    views = checkout / "docs" / "views"
+    views.mkdir(exist_ok=True)
     for path, text in (
+        *((views / name, text) for name, text in pages().items()),
         (package / "events.py", codegen.python_module()),
         (checkout / "docs" / "protocol.md", codegen.protocol_page()),
         (checkout / "docs" / "settings.md", settings_page()),

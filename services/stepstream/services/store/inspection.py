@@ -32,12 +32,13 @@ _DESCRIPTION = re.compile(
 )
 
 
-def refusal(tree: Tree, outside: frozenset[str]) -> str | None:
+def refusal(tree: Tree, outside: frozenset[str], views: frozenset[str] = frozenset()) -> str | None:
     """Return why a statement is refused; None: it is permitted.
 
     Args:
         tree: the syntax tree of `parseQueryToJSON`.
         outside: lower-case names of functions that reach outside of the engine, of `outside_functions`.
+        views: names of views with parameters, which are called as table functions.
     """
     if tree["type"] not in _STATEMENTS:
         return f"statements of type {tree['type']}"
@@ -61,7 +62,7 @@ def refusal(tree: Tree, outside: frozenset[str]) -> str | None:
         if kind in {"Function", "ColumnsApplyTransformer"} and name and name.lower() in outside:
             return f"function {name}()"
         function = node.get("table_function") or node.get("as_table_function")
-        if function and function["name"] not in _TABLE_FUNCTIONS:
+        if function and function["name"] not in _TABLE_FUNCTIONS | views:
             return f"table function {function['name']}()"
     return None
 

@@ -5,6 +5,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from stepstream.jobs.clickhouse.views import views
 from stepstream.services.store import inspection
 from stepstream.services.store.engine import Connection, literal
 from stepstream.services.store.errors import ACCESS_DENIED, BAD_ARGUMENTS, READONLY, StoreError
@@ -30,6 +31,7 @@ class Inspector:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
+        self._views = frozenset(views())
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
         connection.execute("SET max_query_size = 67108864")
         self._outside = inspection.outside_functions(
@@ -82,7 +84,7 @@ class Inspector:
             tree = json.loads(parsed)
         except RecursionError:
             return Verdict("statements that nest so deeply", reads_only=False)
-        return Verdict(inspection.refusal(tree, self._outside), inspection.reads_only(tree))
+        return Verdict(inspection.refusal(tree, self._outside, self._views), inspection.reads_only(tree))
 
     def _value(self, sql: str) -> str:
         return self._connection.execute(sql, "TabSeparatedRaw").body.decode("utf-8", "surrogateescape").rstrip("\n")

@@ -1,0 +1,65 @@
+"""Generate docs/views/ from the catalogue of views; `stepstream schemas generate` writes it. Pure."""
+
+from stepstream.jobs.clickhouse.views import DIMENSIONS, View, views
+
+
+def pages() -> dict[str, str]:
+    """Return the pages of docs/views/ by file name: one for each view, and their index `README.md`."""
+    return {"README.md": _index(), **{f"{view.name}.md": _page(view) for view in views().values()}}
+
+
+def _index() -> str:
+    lines = [
+        "# Views for your own dashboards",
+        "",
+        "Each is a ClickHouse view with the parameters `since` and `until` (UTC): "
+        "`SELECT * FROM success_by_version(since = now() - INTERVAL 7 DAY, until = now())`. Names and columns are "
+        "stable; `stepstream store migrate` creates them. `stepstream query NAME --since 7d --by model,day` prints "
+        "one. Each row is of one tenant: filter by `tenant`.",
+        "",
+        "A figure that is not defined is null, and `reason` says why. Rates are averages over tasks where the page "
+        "says so. Models, policy versions and harness versions are never pooled.",
+        "",
+        "| view | meaning |",
+        "|---|---|",
+        *(f"| [`{view.name}`]({view.name}.md) | {_cell(view.meaning)} |" for view in views().values()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _page(view: View) -> str:
+    cached = "More than 500 ms over long ranges at 100 million steps: cache its answer." if view.cached else ""
+    grain = ", ".join(f"`{name}`" for name in (*view.grain, *view.series))
+    choices = ", ".join(f"`{name}`" for name in view.choices)
+    lines = [
+        f"# `{view.name}`: {view.title}",
+        "",
+        view.meaning,
+        "",
+        f"One row for each {grain}. Reads {', '.join(f'`{table}`' for table in view.reads)}. {cached}".rstrip(),
+        *([f"`stepstream query {view.name} --by …` takes any of these, and {choices}."] if choices else []),
+        f"It never pools {', '.join(f'`{name}`' for name in view.keys)}." if view.keys else "Its grain is fixed.",
+        "",
+        "| column | type | unit | meaning |",
+        "|---|---|---|---|",
+        *(f"| `{name}` | | | {DIMENSIONS[name]} |" for name in view.grain),
+        *(
+            f"| `{column.name}` | {_cell(column.type)} | {column.unit} | {_cell(column.meaning)} |"
+            for column in view.columns
+        ),
+        "",
+        "## Example",
+        "",
+        "```sql",
+        view.example.strip(),
+        "```",
+        "",
+        "## Edge cases",
+        "",
+        *(f"- {edge}" for edge in view.edges),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
