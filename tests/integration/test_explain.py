@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,12 +11,12 @@ from clickhouse_connect.driver.client import Client
 from sample_records import SAMPLES, T0_US, checkpoint, feedback, step, training_decision, trajectory
 
 from stepstream.cli.explain import explain
-from stepstream.cli.trajectory_queries import facts_of
 from stepstream.config import Settings, environment_of
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.export import episodes, matching_pages
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rows import TABLES, rows
+from stepstream.services.console.trajectories.facts import facts_of
 from stepstream.topics.events import new_labeled_step
 
 Ask = Callable[..., Result]
@@ -49,6 +50,10 @@ def put(client: Client, topic: str, *records: Any) -> None:
     for record in records:
         for table, row in rows(topic, record):
             client.insert(table, [row], column_names=TABLES[table].columns)
+
+
+def ask_store(client: Client, sql: str, **parameters: str) -> list[dict[str, Any]]:
+    return list(client.query(sql, parameters=parameters).named_results())
 
 
 def label(name: str = "t", **fields: Any) -> Any:
@@ -149,7 +154,7 @@ def test_of_two_labels_with_one_revision_explain_and_exports_read_the_greater_ev
         for event_id in order:
             paid = new_labeled_step(step_index=0, event_id="s", reward=rewards[event_id], return_to_go=0.0)
             put(client, "labeled-trajectories", label(event_id=event_id, reward=rewards[event_id], steps=[paid]))
-        newest = facts_of(client, "default", "t").label
+        newest = facts_of(partial(ask_store, client), "default", "t").label
         assert newest is not None
         assert newest["reward"] == 1.0
         [page] = matching_pages(client, "", "analyse")

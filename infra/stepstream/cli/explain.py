@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -13,7 +13,7 @@ from stepstream.embedded.addresses import resolve_addresses
 from stepstream.topics.ids import DEFAULT_TENANT
 
 if TYPE_CHECKING:
-    from stepstream.cli.trajectory_status import Facts, Row, TrajectoryStatus
+    from stepstream.services.console.trajectories.status import Facts, Row, TrajectoryStatus
 
 UNKNOWN = 1
 
@@ -29,16 +29,20 @@ def explain(trajectory: str, tenant: str, as_json: bool) -> None:
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
-    from stepstream.cli.trajectory_queries import facts_of, tenants_of
-    from stepstream.cli.trajectory_status import status_of
     from stepstream.jobs.clickhouse.connection import connect
+    from stepstream.services.console.trajectories.facts import facts_of, tenants_of
+    from stepstream.services.console.trajectories.status import status_of
 
     settings = resolve_addresses(load())
     with connect(settings, database=settings.clickhouse.database, reads_only=True) as client:
+
+        def query(sql: str, **parameters: str) -> list[dict[str, Any]]:
+            return list(client.query(sql, parameters=parameters).named_results())
+
         try:
-            facts = facts_of(client, tenant, trajectory)
+            facts = facts_of(query, tenant, trajectory)
             status = status_of(facts, settings.label, settings.learner)
-            others = tenants_of(client, trajectory) if status.state == "unknown" else []
+            others = tenants_of(query, trajectory) if status.state == "unknown" else []
         except ClickHouseError as error:
             raise click.ClickException(
                 f"the store rejects a query: {str(error).splitlines()[0][:200]}; if its tables are older than this "
@@ -56,7 +60,7 @@ def explain(trajectory: str, tenant: str, as_json: bool) -> None:
 
 
 def _lines(trajectory: str, facts: "Facts", status: "TrajectoryStatus") -> Iterator[str]:
-    from stepstream.cli.trajectory_status import staleness_text
+    from stepstream.services.console.trajectories.status import staleness_text
 
     yield f"{trajectory}: {status.state.replace('_', ' ')}"
     yield f"why          {status.why}"

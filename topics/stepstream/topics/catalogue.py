@@ -131,7 +131,7 @@ _PERSONAL_IN_FEEDBACK = ("user", "category", "comment", "demonstration")
 _PERSONAL_IN_TRAJECTORY = ("user", "sequences", "signature", "conversations", "other_users")
 
 _AGENTS = ("gateway", "SDK", "any Kafka client")
-_SEALING = ("gateway", "SDK", "govern", "label", "judge", "verify", "people")
+_SEALING = ("gateway", "SDK", "govern", "label", "judge", "verify", "console", "people")
 _OPENING = (*_SEALING, "measure", "learner", "store", "curate", "inspect")
 
 _ALL = (
@@ -151,7 +151,7 @@ _ALL = (
         "trajectory_id",
         "Feedback",
         "Feedback as producers sent it, before governance.",
-        (*_AGENTS, "judge", "verify"),
+        (*_AGENTS, "judge", "verify", "console"),
         ("govern", "replay", "erase"),
         personal=_PERSONAL_IN_FEEDBACK,
         config=_DAILY_SEGMENTS,
@@ -163,7 +163,7 @@ _ALL = (
         "Step",
         "Steps that passed governance.",
         ("govern", "replay"),
-        ("label", "store", "inspect", "judge", "verify", "replay", "export", "erase"),
+        ("label", "store", "inspect", "judge", "verify", "console", "replay", "export", "erase"),
         personal=_PERSONAL_IN_STEP,
         retention_setting="governed_retention_s",
     ),
@@ -276,7 +276,7 @@ _ALL = (
         "trajectory_id",
         "Curation",
         "Decisions to exclude trajectories from training, or to release them.",
-        ("label", "curate", "inspect", "people"),
+        ("label", "curate", "inspect", "console", "people"),
         ("label", "curate", "store"),
     ),
     Topic(

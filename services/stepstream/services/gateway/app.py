@@ -49,6 +49,7 @@ from stepstream.services.gateway.routing import split_session, with_version
 from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.services.gateway.worker_status import WorkerFollower
+from stepstream.services.posted_feedback import PostedFeedback
 from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK, KEY_USAGE, ROLLOUTS
 from stepstream.topics.ids import now_us
 from stepstream.topics.probe import KafkaProbe
@@ -206,7 +207,7 @@ class GatewayApp:
         await respond(send, 202, body, [JSON])
 
     def _publish_feedback(
-        self, items: list[feedback.PostedFeedback], identity: Identity, producer: str, grant: Grant
+        self, items: list[PostedFeedback], identity: Identity, producer: str, grant: Grant
     ) -> Work[tuple[list[str], bool]]:
         """Publish items; return the ids of their events, and True if none was dropped."""
         received_us = now_us()

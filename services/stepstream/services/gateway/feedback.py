@@ -1,58 +1,25 @@
-"""Check feedback posted to `/v1/feedback` about a trajectory, a step or a tool call, and make events of it."""
+"""Parse the body of a post to `/v1/feedback`, and make events of its items."""
 
 import re
-import uuid
 from collections.abc import Iterable
 from json import JSONDecoder
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
 
 from stepstream.core.slices import Work
-from stepstream.jobs.governance.validation import LARGEST_AMOUNT
+from stepstream.services import posted_feedback
 from stepstream.services.gateway.errors import BadRequest, UnsupportedType
 from stepstream.services.gateway.grant import ANYTHING, Grant
-from stepstream.services.gateway.identity import LARGEST_INDEX, LONGEST, Identity
-from stepstream.topics.events import Consent, Feedback, new_feedback
-from stepstream.topics.ids import new_event_id
-
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST)]
-Index = Annotated[StrictInt, Field(ge=0, le=LARGEST_INDEX)]
+from stepstream.services.gateway.identity import Identity
+from stepstream.services.posted_feedback import InvalidFeedback, PostedFeedback, check_feedback
+from stepstream.topics.events import Feedback
 
 _LONG_BYTES = 64 * 1024
 _SPACES = " \t\r\n"
 _SPACE = re.compile(f"[{_SPACES}]*").match
 _DECODER = JSONDecoder()
 """Finds the ends of items; orjson, which is stricter, reads them."""
-_EXPECTED = {
-    "value": "must be a number, true or false",
-    "demonstration": "must be a text, or an assistant's message as an object",
-}
-SIGNALS = ("value", "category", "comment", "demonstration", "retracts", "ends_trajectory")
-
-
-class PostedFeedback(BaseModel):
-    """One posted item of feedback."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    trajectory_id: Name
-    name: Name
-    step_index: Index | None = None
-    tool_call_id: Name | None = None
-    value: StrictBool | StrictInt | StrictFloat | None = None
-    category: Name | None = None
-    comment: str | None = None
-    demonstration: str | dict[str, Any] | None = None
-    source: Name = "user"
-    ends_trajectory: Literal["terminated", "truncated"] | None = None
-    last_step_index: Index | None = None
-    retracts: uuid.UUID | None = None
-    event_id: uuid.UUID | None = None
-    consent: Consent | None = None
-    tenant: Name | None = None
-    user: Name | None = None
 
 
 def check_content_type(headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -82,18 +49,10 @@ def parse_feedback(body: bytes) -> Work[tuple[list[PostedFeedback], bool]]:
     items = []
     for number, item in enumerate(raw if is_list else [raw]):
         yield
-        where = f"item {number}: " if is_list else ""
         try:
-            posted = PostedFeedback.model_validate(item)
-        except ValidationError as error:
-            raise BadRequest(where + _explain(error)) from None
-        if all(getattr(posted, signal) is None for signal in SIGNALS):
-            raise BadRequest(f"{where}contains no feedback: give one of {', '.join(SIGNALS)}")
-        if posted.value is not None and abs(posted.value) > LARGEST_AMOUNT:
-            raise BadRequest(f"{where}value: must be at most {LARGEST_AMOUNT:g}")
-        if posted.last_step_index is not None and posted.ends_trajectory is None:
-            raise BadRequest(f"{where}last_step_index: only with ends_trajectory")
-        items.append(posted)
+            items.append(check_feedback(item))
+        except InvalidFeedback as error:
+            raise BadRequest(f"item {number}: {error}" if is_list else str(error)) from None
     return items, is_list
 
 
@@ -105,25 +64,13 @@ def feedback_event(
     Consent, tenant and user come from the item, else from the headers. An API key's tenant overrides both, and its
     ceiling lowers the consent.
     """
-    return new_feedback(
-        event_id=str(posted.event_id) if posted.event_id else new_event_id(),
-        occurred_at_us=now_us,
-        producer=producer,
+    return posted_feedback.feedback_event(
+        posted,
         consent=grant.capped(posted.consent or identity.consent),
         tenant=grant.tenant or posted.tenant or identity.tenant,
         user=posted.user or identity.user,
-        trajectory_id=posted.trajectory_id,
-        step_index=posted.step_index,
-        tool_call_id=posted.tool_call_id,
-        name=posted.name,
-        value=None if posted.value is None else float(posted.value),
-        category=posted.category,
-        comment=posted.comment,
-        demonstration=_demonstration_text(posted.demonstration),
-        source=posted.source,
-        retracts=str(posted.retracts) if posted.retracts else None,
-        end=posted.ends_trajectory or "open",
-        last_step_index=posted.last_step_index,
+        now_us=now_us,
+        producer=producer,
     )
 
 
@@ -149,15 +96,3 @@ def _loads(body: bytes) -> Work[Any]:
     if text[at:].rstrip(_SPACES) != "]":
         raise ValueError(f"the list does not end at character {at}")
     return values
-
-
-def _demonstration_text(demonstration: str | dict[str, Any] | None) -> str | None:
-    return orjson.dumps(demonstration).decode() if isinstance(demonstration, dict) else demonstration
-
-
-def _explain(error: ValidationError) -> str:
-    messages = {}
-    for fault in error.errors(include_url=False, include_input=False):
-        field = str(fault["loc"][0]) if fault["loc"] else "body"
-        messages[field] = _EXPECTED.get(field, fault["msg"])
-    return "; ".join(f"{field}: {message}" for field, message in messages.items())

@@ -9,12 +9,10 @@ from urllib.parse import unquote_to_bytes
 from stepstream.config import GatewaySettings
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.grant import ANYTHING, Grant
+from stepstream.services.posted_feedback import LARGEST_INDEX, LONGEST
 from stepstream.topics.events import Consent
 
 PREFIX = b"x-stepstream-"
-LONGEST = 256
-"""Characters of a name."""
-LARGEST_INDEX = 2**31 - 1
 CONSENTS = get_args(Consent)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _CREDENTIALS = PREFIX + b"key"  # api_keys.py reads it

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from stepstream.jobs.rewards.spec import Component, RewardSpec
-from stepstream.topics.trusted_sources import RESTRICTED_SOURCES, may_give_verdicts, may_report
+from stepstream.topics.trusted_sources import is_of_source, is_restricted, may_give_verdicts, may_report
 
 Signal = Mapping[str, Any]
 """Feedback as a mapping: `id`, `source_id`, `name`, `value`, `step`, `call` (tool call of that step; None: the whole
@@ -68,8 +68,8 @@ def count_feedback(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int)
         if component.feedback is None:
             continue
         named = [s for s in _valid_signals(ordered, component, closed_ms) if s["name"] == component.feedback]
-        right = [s for s in named if component.source in (None, s["source"])]
-        wrong[component.name] = [s for s in named if component.source not in (None, s["source"])]
+        right = [s for s in named if is_of_source(s["source"], component.source)]
+        wrong[component.name] = [s for s in named if not is_of_source(s["source"], component.source)]
         by_component[component.name] = [s for s in right if not component.counts or _has_proven_source(s)]
         unproven_source[component.name] = [s for s in right if component.counts and not _has_proven_source(s)]
     reported = [
@@ -134,7 +134,7 @@ def _valid_signals(ordered: Sequence[Signal], component: Component | None, close
 def _has_proven_source(signal: Signal) -> bool:
     """Return True if its producer may speak for its source. Signals without a saved producer are trusted."""
     return (
-        signal["source"] not in RESTRICTED_SOURCES
+        not is_restricted(signal["source"])
         or signal["producer"] is None
         or may_report(signal["producer"], signal["source"])
     )
@@ -142,7 +142,7 @@ def _has_proven_source(signal: Signal) -> bool:
 
 def _may_retract(retraction: Signal, signal: Signal) -> bool:
     return (
-        signal["source"] not in RESTRICTED_SOURCES
+        not is_restricted(signal["source"])
         or not _has_proven_source(signal)
         or retraction["producer"] is None
         or may_give_verdicts(retraction["producer"])

@@ -42,7 +42,18 @@ Builtin = Literal[
     "clarifying_questions",
 ]
 Source = Literal[
-    "environment", "verifier", "test", "user", "judge", "prm", "business", "cost", "latency", "format", "policy"
+    "environment",
+    "verifier",
+    "test",
+    "user",
+    "judge",
+    "prm",
+    "business",
+    "person",
+    "cost",
+    "latency",
+    "format",
+    "policy",
 ]
 Kind = Literal["term", "raw", "shaping", "guard", "shadow"]
 

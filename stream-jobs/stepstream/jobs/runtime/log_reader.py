@@ -38,6 +38,14 @@ class Committed:
     metadata: str = ""
 
 
+def partition_number(key: str, partitions: int) -> int:
+    """Return the partition of a key by Kafka's default partitioner (murmur2), which every producer here uses."""
+    from aiokafka.partitioner import murmur2  # imports all of aiokafka, which the learner does not need
+
+    hashed: int = murmur2(key.encode())
+    return (hashed & 0x7FFFFFFF) % partitions
+
+
 class LogReader:
     """A consumer outside the group's assignment. Every method waits for the brokers. Use from one thread."""
 
@@ -133,14 +141,11 @@ class LogReader:
         return low, high
 
     def partition_of(self, topic: str, key: str) -> int:
-        """Return the partition of a key by Kafka's default partitioner (murmur2), which every producer here uses."""
-        from aiokafka.partitioner import murmur2  # imports all of aiokafka, which the learner does not need
-
+        """Return the partition of a key."""
         if topic not in self._partitions:
             metadata = self._retry(lambda: self._consumer.list_topics(topic, timeout=_CALL_S))
             self._partitions[topic] = len(metadata.topics[topic].partitions)
-        hashed: int = murmur2(key.encode())
-        return (hashed & 0x7FFFFFFF) % self._partitions[topic]
+        return partition_number(key, self._partitions[topic])
 
     def since(self, topic: str, timestamp_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
         """Return the offsets of a topic from a time (0: its beginning) to its end as of now.

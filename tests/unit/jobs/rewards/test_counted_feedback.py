@@ -55,7 +55,16 @@ def test_producers_may_speak_only_for_their_sources(producer: str, believed: set
         assert bool(paid(spec, count_feedback(spec, [verdict(1.0, source, producer)], 0))) == (source in believed)
 
 
-@pytest.mark.parametrize("source", ["environment", "user", "business", "gen_ai"])
+@pytest.mark.parametrize("declared", ["source = 'person'\n", ""])
+def test_a_persons_verdict_counts_from_the_console_only(declared: str) -> None:
+    spec = parse_spec(PAID + declared)
+    for producer in (*STRANGERS, "judge/1", "verdicts/ab12"):
+        counted = count_feedback(spec, [verdict(1.0, "person:ada", producer)], 0)
+        assert (paid(spec, counted), counted.unproven_source) == ({}, ("quality",))
+    assert paid(spec, count_feedback(spec, [verdict(1.0, "person:ada", "console/0.1.0")], 0)) == {"quality": 1.0}
+
+
+@pytest.mark.parametrize("source", ["environment", "user", "business", "gen_ai", "personal"])
 def test_other_sources_count_from_any_producer(source: str) -> None:
     spec = parse_spec(PAID)
     for producer in (*STRANGERS, "verify/1"):

@@ -1,10 +1,13 @@
 """Query the store's tables for all facts about one trajectory."""
 
+from collections.abc import Callable
 from typing import Any
 
-from clickhouse_connect.driver.client import Client
+from stepstream.services.console.trajectories.status import Facts
 
-from stepstream.cli.trajectory_status import Facts
+Row = dict[str, Any]
+Query = Callable[..., list[Row]]
+"""Returns the rows of a query; its keywords are the query's parameters."""
 
 _IT = "tenant = {tenant:String} AND trajectory_id = {id:String}"
 _STEPS = f"""
@@ -68,38 +71,31 @@ SELECT
 _NEWEST = "SELECT max(version) AS newest FROM checkpoints WHERE model = {model:String} HAVING count() > 0"
 
 
-def tenants_of(client: Client, trajectory_id: str) -> list[str]:
+def tenants_of(query: Query, trajectory_id: str) -> list[str]:
     """Return the tenants with steps, feedback or labels under this trajectory id, sorted; it reads all rows."""
     tables = " UNION ALL ".join(
         f"SELECT toString(tenant) AS tenant FROM {table} WHERE trajectory_id = {{id:String}}"
         for table in ("steps", "feedback", "trajectories")
     )
-    rows = client.query(f"SELECT DISTINCT tenant FROM ({tables}) ORDER BY tenant", parameters={"id": trajectory_id})
-    return [str(tenant) for (tenant,) in rows.result_rows]
+    rows = query(f"SELECT DISTINCT tenant FROM ({tables}) ORDER BY tenant", id=trajectory_id)
+    return [str(row["tenant"]) for row in rows]
 
 
-def facts_of(client: Client, tenant: str, trajectory_id: str) -> Facts:
-    """Return the facts about a trajectory; all fields are empty if the tables have no row of it.
-
-    Raises:
-        ClickHouseError: the store does not answer, or its tables are older than this version.
-    """
-
-    def query(sql: str, **parameters: str) -> list[dict[str, Any]]:
-        return list(client.query(sql, parameters={"tenant": tenant, "id": trajectory_id, **parameters}).named_results())
-
-    steps = query(_STEPS)[0]
-    label = next(iter(query(_LABEL)), None)
+def facts_of(query: Query, tenant: str, trajectory_id: str) -> Facts:
+    """Return the facts about a trajectory; all fields are empty if the tables have no row of it."""
+    of = {"tenant": tenant, "id": trajectory_id}
+    steps = query(_STEPS, **of)[0]
+    label = next(iter(query(_LABEL, **of)), None)
     group = (label or steps)["group_id"]
     newest = query(_NEWEST, model=label["model"]) if label is not None else []
     return Facts(
         steps=steps,
-        feedback=query(_FEEDBACK),
-        audit=query(_AUDIT),
+        feedback=query(_FEEDBACK, **of),
+        audit=query(_AUDIT, **of),
         label=label,
-        components=query(_COMPONENTS),
-        curation=query(_CURATION),
-        group=query(_GROUP, group=group)[0] if group else {"labelled": 0, "open": 0},
-        decisions=query(_DECISIONS),
+        components=query(_COMPONENTS, **of),
+        curation=query(_CURATION, **of),
+        group=query(_GROUP, group=group, tenant=tenant)[0] if group else {"labelled": 0, "open": 0},
+        decisions=query(_DECISIONS, **of),
         newest_version=newest[0]["newest"] if newest else None,
     )

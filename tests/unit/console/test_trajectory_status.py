@@ -6,10 +6,10 @@ import pytest
 from labelled_records import LIMITS, labelled
 from sample_records import training_decision
 
-from stepstream.cli.trajectory_status import Facts, exclusion_reason, status_of
 from stepstream.config import LearnerSettings, Settings
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.data.drop_reasons import REASONS, REMEDIES
+from stepstream.services.console.trajectories.status import Facts, exclusion_reason, status_of
 from stepstream.topics.events import new_sampling_mask
 
 

@@ -1,0 +1,42 @@
+"""Test the first difference of two attempts."""
+
+from typing import Any
+
+import pytest
+
+from stepstream.services.console.trajectories.compare import Difference, first_difference
+
+
+def step(content: str = "", *, seen: str = "hello", reasoning: str | None = None, **calls: str) -> dict[str, Any]:
+    tool_calls = [{"call_id": "x", "name": name, "arguments": text} for name, text in calls.items()]
+    response = {"role": "assistant", "content": content, "reasoning": reasoning, "tool_calls": tool_calls}
+    return {"messages": [{"role": "user", "content": seen, "tool_calls": []}], "response": response}
+
+
+def test_equal_attempts_have_no_difference() -> None:
+    assert first_difference([], []) is None
+    assert first_difference([step("a"), step("b")], [step("a"), step("b")]) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "difference"),
+    [
+        ([step("a")], [step("a"), step("b")], Difference(1, "end")),
+        ([step("abc")], [step("abd")], Difference(0, "content", 0, 2)),
+        ([step("abc")], [step("ab")], Difference(0, "content", 0, 2)),
+        ([step(), step(seen="x")], [step(), step(seen="y")], Difference(1, "messages", 0, len("user: "))),
+        ([step("a", reasoning="q")], [step("b")], Difference(0, "reasoning", 0, 0)),
+        ([step(get="{1}")], [step(get="{2}")], Difference(0, "tool_calls", 0, len("get {"))),
+        ([step(get="{}")], [step(get="{}", put="{}")], Difference(0, "tool_calls", 1, 0)),
+        ([step("a", seen="x")], [step("b", seen="y")], Difference(0, "messages", 0, len("user: "))),
+    ],
+)
+def test_the_first_difference_names_step_part_and_character(left: Any, right: Any, difference: Difference) -> None:
+    assert first_difference(left, right) == difference
+    assert first_difference(right, left) == difference
+
+
+def test_ids_of_calls_are_no_difference() -> None:
+    other = step(get="{}")
+    other["response"]["tool_calls"][0]["call_id"] = "y"
+    assert first_difference([step(get="{}")], [other]) is None
