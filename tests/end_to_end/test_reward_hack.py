@@ -28,7 +28,6 @@ from stepstream.embedded.ready import HttpReady
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.learner.publish import publish_root
-from stepstream.services.console.queries import QUERIES
 
 PROCESSES = (
     "broker",
@@ -46,6 +45,12 @@ PROCESSES = (
 LEARNS_S = 900.0
 """Longest wait, on a machine that runs other tests too; alone, the whole test takes half a minute."""
 GROUPS, SIZE = 8, 8
+COMPONENTS = """
+SELECT agent, name, policy_version, sum(m.trajectories) AS trajectories,
+    sum(m.mean * m.trajectories) / trajectories AS mean
+FROM component_means AS m WHERE model = {model:String}
+GROUP BY agent, name, policy_version, split, reward_spec, kind, weight ORDER BY agent, name, policy_version
+"""
 EXCUSING = """
 name = "excusing"
 agents = ["excused"]
@@ -101,10 +106,10 @@ class Run:
         publish_root(self.settings, self.model, self.settings.learner.model)
 
     def chart(self, agent: str) -> dict[str, list[float]]:
-        """Return the console's component chart: means by policy version, once half of its attempts have ended."""
+        """Return the means of components by policy version, once half of its attempts have ended."""
         lines: defaultdict[str, list[float]] = defaultdict(list)
         parameters = {"model": self.settings.learner.model}
-        for row in self._store.query(QUERIES["components"].sql, parameters=parameters).named_results():
+        for row in self._store.query(COMPONENTS, parameters=parameters).named_results():
             if row["agent"] == agent and row["trajectories"] >= GROUPS * SIZE / 2:
                 lines[row["name"]].append(row["mean"])
         return lines

@@ -81,10 +81,10 @@ STORE_RUNNING = GaugeMetric("stepstream_store_running", "statements", "Statement
 STORE_SESSIONS = GaugeMetric("stepstream_store_sessions", "sessions", "Open sessions.")
 STORE = (STORE_QUERIES, STORE_QUERY_SECONDS, STORE_ROWS, STORE_RUNNING, STORE_SESSIONS)
 
-CONSOLE_SNAPSHOTS = CounterMetric(
-    "stepstream_console_snapshots_total", "requests", "Requests for snapshots.", ("outcome",)
+CONSOLE_ANSWERS = CounterMetric(
+    "stepstream_console_answers_total", "answers", "Answers of the console's endpoints.", ("path", "outcome")
 )
-CONSOLE = (CONSOLE_SNAPSHOTS,)
+CONSOLE = (CONSOLE_ANSWERS,)
 
 FLEET_TRAJECTORIES = CounterMetric(
     "stepstream_fleet_trajectories_total", "attempts", "Attempts that ended.", ("split", "status")

@@ -1,5 +1,6 @@
-"""Serve the console: one page with live charts of the data in ClickHouse.
+"""Serve the console: a web application over the data in ClickHouse.
 
-`app` serves the page in `static/` and its data. `board` runs the queries of `queries`, at most once a second for any
-number of browsers. The page includes its charting library (uPlot, under its own licence).
+`app` admits requests (`access`) and answers them: the page in `static/`, the endpoints of `api`, and an event
+stream of the tables that changed (`live`). `store` runs the queries, once a second for any number of browsers. The
+templates' and charts' libraries are copied from npm, under their own licences (docs/decisions/console.md).
 """

@@ -1,75 +1,168 @@
-// Fetch and show a snapshot every second; wait longer while the store does not answer.
+// Run the console: who is logged in, which page is shown, and when it loads again.
 
-import { drawCharts, redrawAll } from "./charts.js";
-import { clock } from "./format.js";
-import { drawAlarms, drawTables, drawTiles } from "./tables.js";
+import { ApiError, get, post, useToken } from "./api.js";
+import { failed, waiting } from "./components/states.js";
+import { drawHeader, drawNavigation, notify } from "./frame.js";
+import { followKeys } from "./keyboard.js";
+import { listen } from "./live.js";
+import { PAGES } from "./pages/index.js";
+import { changed, current, go, href, onRoute } from "./router.js";
+import { html, render } from "./vendor/lit-html/lit-html.js";
 
-const INTERVAL_MS = 1000;
-const MAX_INTERVAL_MS = 15000;
-const TIMEOUT_MS = 20000;
+/** @typedef {import("./context.js").Context} Context */
+/** @typedef {import("./context.js").PageModule} PageModule */
+/** @typedef {import("./context.js").User} User */
 
-const byId = (id) => document.getElementById(id);
-let snapshot = null;
-let model = null;
-let wait = INTERVAL_MS;
-let timer = 0;
-let refreshes = 0;
+// Pause between two loads that changes of tables cause.
+const PAUSE_MS = 1000;
+const ROLES = ["viewer", "operator", "admin"];
 
-function show(fetched) {
-  snapshot = fetched;
-  drawAlarms(fetched);
-  drawTiles(fetched);
-  drawCharts(fetched);
-  drawTables(fetched);
-  const choice = byId("model");
-  if ([...choice.options].map((o) => o.value).join("\n") !== fetched.models.join("\n")) {
-    choice.replaceChildren(...fetched.models.map((name) => new Option(name)));
+const main = /** @type {HTMLElement} */ (document.getElementById("main"));
+
+/** @type {User | null} */
+let user = null;
+/** @type {{ module: PageModule, context: Context, data: any } | null} */
+let shown = null;
+let loads = 0;
+let loadedAt = 0;
+let pending = 0;
+/** @type {"waiting" | "live" | "down"} */
+let status = "waiting";
+
+/** @param {import("./pages/index.js").PageEntry} page */
+const permitted = (page) =>
+  user !== null && ROLES.indexOf(user.role) >= ROLES.indexOf(page.role) && !(page.installation && user.tenant);
+
+/** @param {"waiting" | "live" | "down"} now */
+function setStatus(now) {
+  status = now;
+  main.classList.toggle("stale", now === "down" && shown !== null);
+  drawFrame();
+}
+
+function drawFrame() {
+  drawHeader(user, status);
+  drawNavigation(user === null ? [] : PAGES.filter((page) => !page.hidden && permitted(page)));
+}
+
+/** @param {string} page @returns {Context} */
+function contextOf(page) {
+  const now = /** @type {User} */ (user);
+  const context = {
+    page, state: current().state, user: now, now: Date.now(), href,
+    may: (/** @type {import("./context.js").Role} */ role) => ROLES.indexOf(now.role) >= ROLES.indexOf(role),
+    set: (/** @type {Record<string, string | null>} */ change) => go(changed(change)),
+    get: async (/** @type {string} */ path, /** @type {any} */ parameters) => {
+      const value = await get(path, parameters);
+      context.now = value.now;
+      return value;
+    },
+    post, reload: load, redraw: draw, notify,
+  };
+  return context;
+}
+
+function draw() {
+  if (!shown) return;
+  document.title = `${shown.module.title} · Stepstream`;
+  render(html`<h1 id="title" tabindex="-1">${shown.module.title}</h1>${shown.module.render(shown.data, shown.context)}`, main);
+  main.dataset.page = shown.context.page;
+}
+
+/** Show the page of the address. */
+async function open() {
+  const { page } = current();
+  const entry = PAGES.find((each) => each.name === page);
+  drawFrame();
+  if (user === null) return;
+  if (!entry || !permitted(entry)) {
+    shown = null;
+    document.title = "Stepstream";
+    delete main.dataset.page;
+    render(failed(entry ? "Your role does not include this page." : `There is no page ${page}.`), main);
+    return;
   }
-  choice.value = fetched.model;
-  byId("model-choice").hidden = fetched.models.length < 2;
-  showStatus("live", `live, ${clock(fetched.now)}`);
+  const context = contextOf(page);
+  const isNew = shown?.context.page !== page;
+  if (isNew) {
+    delete main.dataset.page;
+    render(waiting(), main);
+  }
+  const module = await entry.module();
+  shown = { module, context, data: isNew ? undefined : shown?.data };
+  await load();
+  if (isNew) scrollTo(0, 0);
 }
 
-function showStatus(state, text, notice = "") {
-  byId("status").dataset.state = state;
-  byId("status-text").textContent = text;
-  byId("notice").textContent = notice;
-  byId("notice").hidden = !notice;
-  document.querySelector("main").classList.toggle("stale", state === "down" && snapshot !== null);
-}
-
-async function fetchSnapshot() {
-  const query = model === null ? "" : `?model=${encodeURIComponent(model)}`;
-  const reply = await fetch(`/api/snapshot${query}`, { signal: AbortSignal.timeout(TIMEOUT_MS) });
-  const fetched = await reply.json();
-  if (reply.ok) return fetched;
-  throw new Error(`Store unreachable: ${fetched.error}`);
-}
-
-async function refresh() {
-  clearTimeout(timer);
-  const number = ++refreshes; // a later refresh replaces one that still waits
+/** Fetch the data of the page that is shown, and draw it. */
+async function load() {
+  clearTimeout(pending);
+  pending = 0;
+  if (!shown) return;
+  const page = shown;
+  const number = ++loads; // a later load replaces one that still waits
   try {
-    const fetched = await fetchSnapshot();
-    if (number !== refreshes) return;
-    show(fetched);
-    wait = INTERVAL_MS;
+    const data = await page.module.load(page.context);
+    if (number !== loads) return;
+    page.data = data;
+    loadedAt = Date.now();
+    setStatus("live");
+    draw();
   } catch (error) {
-    if (number !== refreshes) return;
-    const reason = error.message.startsWith("Store unreachable") ? error.message : `Console unreachable: ${error.message}`;
-    wait = Math.min(2 * wait, MAX_INTERVAL_MS);
-    showStatus("down", reason.split(":")[0].toLowerCase(), `${reason} Trying again in ${wait / 1000} s.`);
+    if (number === loads) fail(error);
   }
-  if (!document.hidden) timer = setTimeout(refresh, wait);
+  if (number === loads && page.module.every) later(page.module.every * 1000);
 }
 
-byId("model").addEventListener("change", (event) => { model = event.target.value; refresh(); });
-byId("theme").addEventListener("click", () => {
-  const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  document.documentElement.dataset.theme = theme;
-  try { localStorage.setItem("theme", theme); } catch { /* storage may be forbidden */ }
-  redrawAll(snapshot);
+/** @param {unknown} error */
+function fail(error) {
+  if (!(error instanceof ApiError)) throw error;
+  if (error.status === 401) {
+    location.reload();
+    return;
+  }
+  const isAway = error.status === 0 || error.status === 503;
+  if (isAway) setStatus("down");
+  if (shown?.data === undefined || !isAway) {
+    render(failed(error.message), main);
+  }
+  notify(error.message, "bad");
+  if (isAway) later(5000);
+}
+
+/** @param {number} wait  milliseconds until the page loads again; an earlier plan stays */
+function later(wait) {
+  if (!pending && !document.hidden) pending = setTimeout(load, wait);
+}
+
+/** @param {string[]} names  tables that changed */
+function onTables(names) {
+  if (shown?.module.tables.some((name) => names.includes(name))) later(Math.max(0, loadedAt + PAUSE_MS - Date.now()));
+}
+
+async function start() {
+  const session = await get("/api/session");
+  user = session.user;
+  useToken(session.csrf ?? "");
+  if (user === null) {
+    const { drawLogin } = await import("./login.js");
+    drawFrame();
+    drawLogin(main, session);
+    return;
+  }
+  onRoute(open);
+  followKeys(() => PAGES.filter(permitted));
+  listen({
+    onTables,
+    onStore: (fault) => { if (fault) setStatus("down"); void load(); },
+    onState: (live) => { if (!live) setStatus("down"); else if (status === "down") void load(); },
+  });
+  // A hidden page fetches nothing.
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) void load(); });
+  await open();
+}
+
+start().catch((error) => {
+  render(failed(error.message), main);
+  throw error;
 });
-// A hidden page fetches nothing.
-document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : refresh()));
-refresh();

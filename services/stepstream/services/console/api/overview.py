@@ -1,0 +1,63 @@
+"""Answer the page Overview: is it learning, is it safe, what changed lately."""
+
+from stepstream.services.console.api.scope import chosen_model, models
+from stepstream.services.console.api.sql import between, ms, wilson
+from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
+
+_STEPS = f"""
+WITH toUnixTimestamp(now('UTC')) AS now
+SELECT toInt64(toUnixTimestamp(toStartOfSecond(occurred_at))) * 1000 AS at, uniqExact(tenant, source_event_id) AS steps
+FROM steps
+WHERE {TENANT} AND occurred_at >= fromUnixTimestamp(toInt64(now) - 120) AND occurred_at < fromUnixTimestamp(now)
+GROUP BY at ORDER BY at WITH FILL FROM toInt64(now - 120) * 1000 TO toInt64(now) * 1000 STEP 1000
+"""
+TOTALS = f"""
+SELECT sum(steps) AS steps, count() AS trajectories, countIf(success IS NOT NULL) AS outcomes,
+    countIf(success) AS successes, sum(response_tokens) AS response_tokens
+FROM trajectories FINAL WHERE {TENANT} AND {between("ended_at")}
+"""
+# The newest versions with outcomes, held-out tasks before training tasks.
+_SUCCESS = f"""
+SELECT split, version_max AS version, countIf(success IS NOT NULL) AS outcomes, countIf(success) AS successes,
+    successes / outcomes AS rate, {wilson("successes", "outcomes", -1)} AS low,
+    {wilson("successes", "outcomes", 1)} AS high
+FROM trajectories FINAL
+WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND version_max IS NOT NULL
+GROUP BY split, version HAVING outcomes > 0 ORDER BY version DESC, split LIMIT 20
+"""
+_ALARMS = f"""
+SELECT alarm_id, state, agent, model, rising, falling, kind, rising_before, rising_after, falling_before, falling_after,
+    since_version, message, {ms("raised_at")} AS raised_at, {ms("changed_at")} AS changed_at
+FROM alarms_now ORDER BY state DESC, raised_at DESC LIMIT 20
+"""
+_STALENESS = f"""
+SELECT avg(staleness) AS mean, max(staleness) AS max FROM trajectory_staleness
+WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND split = 'train'
+"""
+_CHANGES = f"""
+SELECT {ms("occurred_at")} AS at, 'checkpoint' AS kind, model, version, track AS detail FROM checkpoints FINAL
+WHERE {between("occurred_at")} ORDER BY occurred_at DESC LIMIT 20
+"""
+
+
+@reads("/api/overview")
+def overview(call: Call) -> Answer:
+    """Return the figures of the range, success of the newest versions, alarms and published versions."""
+    since, until = call.time_range()
+    known = models(call)
+    model = chosen_model(call, known)
+    bounds = {"since": since, "until": until}
+    return {
+        "models": known,
+        "model": model,
+        "steps": call.query(_STEPS),
+        "totals": call.query(TOTALS, fresh_s=2.0, **bounds)[0],
+        "success": call.query(_SUCCESS, model=model, fresh_s=2.0, **bounds),
+        "staleness": call.query(_STALENESS, model=model, fresh_s=3.0, **bounds)[0],
+        "staleness_bound": call.services.settings.learner.staleness_bound,
+        "alarms": call.query_installation(_ALARMS, fresh_s=2.0),
+        "changes": call.query_installation(_CHANGES, fresh_s=2.0, **bounds),
+    }
+
+
+ENDPOINTS = (overview,)

@@ -1,0 +1,35 @@
+"""Answer what the filters of the pages offer: models, agents, tools and versions of the user's tenant."""
+
+from stepstream.services.console.api.sql import between
+from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
+
+_MODELS = f"""
+SELECT model, max(ended_at) AS newest FROM trajectories
+WHERE {TENANT} AND {between("ended_at")} AND model != '' GROUP BY model ORDER BY newest DESC LIMIT 50
+"""
+_AGENTS = f"""
+SELECT agent, count() AS rows FROM trajectories
+WHERE {TENANT} AND {between("ended_at")} GROUP BY agent ORDER BY rows DESC LIMIT 200
+"""
+
+
+def models(call: Call) -> list[str]:
+    """Return the models with trajectories in the range, the one with the newest first."""
+    since, until = call.time_range()
+    return [row["model"] for row in call.query(_MODELS, fresh_s=5.0, since=since, until=until)]
+
+
+def chosen_model(call: Call, known: list[str]) -> str:
+    """Return the model of the parameter `model`, or the first known one; empty: there is none."""
+    return call.text("model") or (known[0] if known else "")
+
+
+@reads("/api/scope")
+def scope(call: Call) -> Answer:
+    """Return the models and agents with trajectories in the range."""
+    since, until = call.time_range()
+    rows = call.query(_AGENTS, fresh_s=10.0, since=since, until=until)
+    return {"models": models(call), "agents": [row["agent"] for row in rows]}
+
+
+ENDPOINTS = (scope,)

@@ -1,0 +1,24 @@
+// List the pages in the order of the navigation. A page is one module of this folder:
+//
+//   export const title = "Rewards";
+//   export const tables = ["trajectories"];            // reload when one of these tables changes
+//   export async function load(context) { … }         // fetch the page's data; the shell shows waiting and errors
+//   export function render(data, context) { … }       // return a template of lit-html
+
+/** @typedef {import("../context.js").PageModule} PageModule */
+
+/**
+ * @typedef {object} PageEntry
+ * @property {string} name       path of the page, and name of its module
+ * @property {string} label      text in the navigation
+ * @property {string} key        letter that opens it after `g`
+ * @property {import("../context.js").Role} role   least role that sees it
+ * @property {boolean} installation   true: hidden from users of one tenant
+ * @property {boolean} [hidden]   true: reached by links only, not from the navigation
+ * @property {() => Promise<PageModule>} module
+ */
+
+/** @type {PageEntry[]} */
+export const PAGES = [
+  { name: "overview", label: "Overview", key: "o", role: "viewer", installation: false, module: () => import("./overview.js") },
+];

@@ -1,0 +1,55 @@
+// Keep the page and its state in the address, so that a link shares the view.
+
+/** @typedef {import("./context.js").State} State */
+
+// Names that links to other pages carry along.
+const CARRIED = ["model", "since"];
+
+/** @returns {{ page: string, state: State }} */
+export function current() {
+  return {
+    page: location.pathname.slice(1) || "overview",
+    state: Object.fromEntries(new URLSearchParams(location.search)),
+  };
+}
+
+/** @param {string} page @param {State} [state] @returns {string} */
+export function href(page, state = {}) {
+  const now = current().state;
+  const carried = Object.fromEntries(CARRIED.filter((name) => name in now).map((name) => [name, now[name]]));
+  const query = new URLSearchParams({ ...carried, ...state });
+  return query.size ? `/${page}?${query}` : `/${page}`;
+}
+
+/** @param {Record<string, string | null>} change @returns {string} the address of this page with a changed state */
+export function changed(change) {
+  const { page, state } = current();
+  const query = new URLSearchParams(state);
+  for (const [name, value] of Object.entries(change)) {
+    if (value === null || value === "") query.delete(name);
+    else query.set(name, value);
+  }
+  return query.size ? `/${page}?${query}` : `/${page}`;
+}
+
+/** @param {string} address @param {boolean} [replace]  do not add an entry to the history */
+export function go(address, replace = false) {
+  if (replace) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
+  dispatchEvent(new Event("routed"));
+}
+
+/** @param {() => void} listener  called after each change of the address */
+export function onRoute(listener) {
+  addEventListener("popstate", listener);
+  addEventListener("routed", listener);
+  document.addEventListener("click", (event) => {
+    const link = event.target instanceof Element ? event.target.closest("a[href]") : null;
+    if (!(link instanceof HTMLAnchorElement) || event.defaultPrevented || event.button !== 0) return;
+    if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey || link.target || link.download) return;
+    if (link.origin !== location.origin || link.pathname.startsWith("/api/") || link.pathname.startsWith("/static/")) return;
+    if (link.hash && link.pathname === location.pathname) return;
+    event.preventDefault();
+    go(link.pathname + link.search);
+  });
+}
