@@ -35,6 +35,7 @@ _TOOLS = {
         Tool("jq", (("jq",),), "apt-get install jq"),
         Tool("kcat", (("kcat",),), "apt-get install kcat"),
         Tool("Node", (("node",), ("npm",)), "install Node.js 20 or later, with npm"),
+        Tool("Prometheus", (("prometheus",), ("promtool",)), "apt-get install prometheus"),
         Tool("Rust", (("cargo",), ("rustc",)), "install Rust 1.85 or later, with Cargo"),
     )
 }

@@ -73,7 +73,7 @@ def test_ports_are_open_to_this_machine_only_and_images_have_a_version() -> None
 
 
 def test_prometheus_reads_every_process() -> None:
-    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     targets = [
         target for job in config["scrape_configs"] for group in job["static_configs"] for target in group["targets"]
     ]

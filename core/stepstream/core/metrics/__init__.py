@@ -78,4 +78,6 @@ Generated from the definitions in `core/stepstream/core/metrics` by `stepstream 
 Every process except the broker exports Prometheus metrics: [operations](operations.md#processes) says at which port.
 Names follow [Prometheus' rules](https://prometheus.io/docs/practices/naming/): base units, and `_total` after counters.
 A counter starts again at 0 with its process. A histogram has `_bucket`, `_sum` and `_count`. Beside these, processes
-export `process_…` and `python_…` of Prometheus' client library, and a worker with vLLM `vllm:…` of its engine."""
+export `process_…` and `python_…` of Prometheus' client library, and a worker with vLLM `vllm:…` of its engine.
+
+[Alerts](alerts.md) are built on them."""
