@@ -21,15 +21,18 @@ Counts = Mapping[float, int]
 """Number of observations by value, each in [−1, 1]."""
 
 
-def pair(canary: Sequence[float | None], stable: Sequence[float | None], k: int = 1) -> list[float]:
+def pair(canary: Sequence[float | None], stable: Sequence[float | None], ks: int | Sequence[int] = 1) -> list[float]:
     """Join each canary outcome to the next k stable ones: x = y_c − mean y_s, each used once.
 
-    Both are outcomes in [0, 1] by order of assignment; None: still open. The list ends before the first pair that
-    waits for an outcome: outcomes that come late must not be skipped, since lateness may depend on the outcome.
+    Both are outcomes in [0, 1] by order of assignment; None: still open. `ks`: k for all, or that of each canary
+    outcome, from the share at its assignment. The list ends before the first pair that waits for an outcome: outcomes
+    that come late must not be skipped, since lateness may depend on the outcome.
     """
-    differences = []
+    differences, used = [], 0
     for i, outcome in enumerate(canary):
-        against = stable[i * k : (i + 1) * k]
+        k = ks if isinstance(ks, int) else ks[i]
+        against = stable[used : used + k]
+        used += k
         if outcome is None or len(against) < k or None in against:
             break
         differences.append(outcome - sum(y for y in against if y is not None) / k)

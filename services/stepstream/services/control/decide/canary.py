@@ -1,0 +1,185 @@
+"""Judge a running canary: promote, take back, widen or wait, by tests that are valid at every look. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepstream.analytics import betting
+from stepstream.analytics.estimate import Estimate, undefined
+from stepstream.analytics.production import lift
+from stepstream.analytics.success import Attempts, pass_hat_k
+from stepstream.services.control.decide.policy import CanaryPolicy
+from stepstream.services.control.decide.records import (
+    Action,
+    Canary,
+    Evidence,
+    Finding,
+    Outcome,
+    Snapshot,
+    evidence,
+    rounded,
+)
+
+_RULE = "canary"
+MIN_FOR_BUDGET = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Cluster of dependent trajectories on one track: their mean counts once."""
+
+    success: float | None
+    """None: one of its trajectories is still open."""
+    per_canary: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Statistics of a canary. E-values are the largest over time."""
+
+    better: float
+    """E-value against "the canary is no better"."""
+    not_worse: float
+    """E-value against "the canary is worse by the margin or more"."""
+    worse: float
+    """E-value against "the canary is no worse"."""
+    harm: float
+    """E-value against "the share of harmed trajectories is within the limit"."""
+    difference: Estimate
+    """Success of canary minus stable, with the bounds that are valid at every look."""
+    lost: float
+    """Successes lost so far: expected at the stable rate, minus the canary's."""
+    canary: Attempts
+    stable: Attempts
+    reliability_falls: bool
+    """True if pass^k is lower than the stable version's beyond chance."""
+
+
+def units(outcomes: Sequence[Outcome], track: str) -> list[Unit]:
+    """Return the track's units by order of the first assignment."""
+    by_cluster: dict[str, list[Outcome]] = {}
+    for i, outcome in enumerate(outcomes):
+        if outcome.track == track:
+            by_cluster.setdefault(outcome.cluster or f"\0{i}", []).append(outcome)
+    merged = []
+    for members in by_cluster.values():
+        known = [float(member.success) for member in members if member.success is not None]
+        mean = sum(known) / len(members) if len(known) == len(members) else None
+        merged.append(Unit(mean, members[0].per_canary, len(members)))
+    return merged
+
+
+def state_of(outcomes: Sequence[Outcome], policy: CanaryPolicy, alpha: float) -> State:
+    """Return the statistics of a canary over the outcomes since its start, by order of assignment."""
+    canary, stable = units(outcomes, "canary"), units(outcomes, "stable")
+    ks = [unit.per_canary for unit in canary]
+    differences = betting.pair([unit.success for unit in canary], [unit.success for unit in stable], ks)
+    counts = betting.count(differences)
+    closed = {
+        track: [one for one in outcomes if one.track == track and one.success is not None]
+        for track in ("canary", "stable")
+    }
+    tried, served = (Attempts(len(ones), sum(bool(one.success) for one in ones)) for ones in closed.values())
+    expected = served.successes / served.n if served.n else 0.0
+    reversed_differences = [-x for x in differences]
+    return State(
+        better=_evidence(differences, 0.0),
+        not_worse=_evidence(differences, -policy.margin),
+        worse=_evidence(reversed_differences, 0.0),
+        harm=_harm(closed["canary"], policy.harm_limit),
+        difference=_difference(counts, len(differences), alpha),
+        lost=max(0.0, expected * tried.n - tried.successes),
+        canary=tried,
+        stable=served,
+        reliability_falls=_reliability_falls(closed["canary"], closed["stable"], policy.k),
+    )
+
+
+def judge(snapshot: Snapshot, canary: Canary, policy: CanaryPolicy) -> Finding:
+    """Return the action on a running canary, `hold` included. α is divided by the tests that run at once.
+
+    In this order: harm, evidence that it is worse, the budget of losses; then promotion, unless reliability falls or
+    the last version that a person approved was better; then the next share; then the end without a result.
+    """
+    alpha = policy.alpha / max(1, snapshot.open_tests)
+    state = state_of(snapshot.outcomes, policy, alpha)
+    action, reason = _verdict(state, canary, policy, alpha)
+    target = {"promote": canary.version, "widen": canary.version, "rollback": canary.parent}.get(action, "")
+    return Finding(
+        _RULE, canary.lever, action, target, reason, _figures(state), canary.parent, safety=action == "rollback"
+    )
+
+
+def next_share(share: float, policy: CanaryPolicy) -> float | None:
+    """Return the next share of the schedule; None: it is the last."""
+    return next((larger for larger in policy.shares if larger > share + 1e-9), None)
+
+
+def _verdict(state: State, canary: Canary, policy: CanaryPolicy, alpha: float) -> tuple[Action, str]:
+    """Return the action and its reason."""
+    guard = 1 / policy.rollback_alpha
+    if state.harm >= guard:
+        return "rollback", f"harmed more than {policy.harm_limit:g} of its trajectories"
+    if state.worse >= guard:
+        return "rollback", "it is worse than the stable version"
+    if state.canary.n >= MIN_FOR_BUDGET and state.lost >= policy.harm_budget:
+        return "rollback", f"it lost {state.lost:.0f} successes, the budget is {policy.harm_budget}"
+    if state.better >= 1 / alpha:
+        if state.reliability_falls:
+            return "rollback", f"pass@1 rises while pass^{policy.k} falls"
+        if canary.approved is not None and (lift(state.canary, canary.approved).high or 0.0) < 0:
+            return "rollback", "it is worse than the last version that a person approved"
+        return "promote", "it is better than the stable version"
+    if state.canary.n >= policy.max_trajectories:
+        return "rollback", f"no improvement after {state.canary.n} trajectories"
+    if state.not_worse >= 1 / alpha and next_share(canary.share, policy) is not None:
+        return "widen", f"it is not worse by {policy.margin:g} or more"
+    return "hold", f"the canary has no result after {state.canary.n} trajectories"
+
+
+def _evidence(differences: Sequence[float], m: float) -> float:
+    """Return the largest e-value over time."""
+    return 1 / betting.always_valid_p(differences, m)
+
+
+def _harm(outcomes: Sequence[Outcome], limit: float) -> float:
+    """Return the largest e-value over time against a share of harm within the limit."""
+    harmed, largest = 0, 1.0
+    for n, outcome in enumerate(outcomes, 1):
+        if outcome.harmed:  # E rises only here
+            harmed += 1
+            largest = max(largest, betting.harm_e_value(harmed, n, limit))
+    return largest
+
+
+def _difference(counts: Counter[float], n: int, alpha: float) -> Estimate:
+    if not n:
+        return undefined("no pair of trajectories is closed")
+    mean = math.fsum(x * c for x, c in counts.items()) / n
+    return Estimate(mean, betting.lower_bound(counts, alpha), betting.upper_bound(counts, alpha), n)
+
+
+def _reliability_falls(canary: Sequence[Outcome], stable: Sequence[Outcome], k: int) -> bool:
+    """Compare pass^k over clusters with k attempts or more; False where it is not defined."""
+    figures = []
+    for outcomes in (canary, stable):
+        by_cluster: dict[str, list[bool]] = {}
+        for outcome in outcomes:
+            if outcome.cluster:
+                by_cluster.setdefault(outcome.cluster, []).append(bool(outcome.success))
+        figures.append(pass_hat_k([Attempts(len(ones), sum(ones)) for ones in by_cluster.values()], k))
+    tried, served = figures
+    if tried.high is None or served.low is None or tried.few or served.few:
+        return False
+    return tried.high < served.low
+
+
+def _figures(state: State) -> tuple[Evidence, ...]:
+    e_values = {"better": state.better, "not_worse": state.not_worse, "worse": state.worse, "harm": state.harm}
+    return (
+        evidence("difference", state.difference),
+        *(Evidence(f"e_{name}", rounded(value), n=state.difference.n) for name, value in e_values.items()),
+        Evidence("successes_lost", rounded(state.lost), n=state.canary.n),
+    )

@@ -1,0 +1,173 @@
+"""Decide which lever to pull for an agent: from a snapshot, the history and a policy to one decision. Pure.
+
+1. Incomplete, late or revised statistics: hold.
+2. A canary runs: judge it; only a rule that takes something back may act beside it.
+3. Diagnose, drop what a limit of the policy blocks, and take back before starting; then the cheapest lever first.
+4. Nothing is left: hold, with the reason of every proposal that lost.
+"""
+
+from dataclasses import replace
+
+from stepstream.analytics.sequential import minimum_detectable_effect
+from stepstream.services.control.decide.canary import judge, next_share
+from stepstream.services.control.decide.diagnosis import diagnose, mean_success
+from stepstream.services.control.decide.gates import bad_input, blocked
+from stepstream.services.control.decide.policy import ControlPolicy
+from stepstream.services.control.decide.records import (
+    LEVERS,
+    Alternative,
+    Decision,
+    Finding,
+    History,
+    Lever,
+    Snapshot,
+    digest,
+    rounded,
+)
+from stepstream.topics.ids import derived_id
+
+JOB = "control@1"
+
+
+def decide(snapshot: Snapshot, history: History, policy: ControlPolicy) -> Decision:
+    """Return the decision. Equal inputs give equal bytes, `hold` included."""
+    if fault := bad_input(snapshot, policy):
+        return _hold(fault, [], snapshot, history, policy)
+    findings = list(diagnose(snapshot, history, policy))
+    if history.canary is not None:
+        findings.insert(0, judge(snapshot, history.canary, policy.canary))
+    lost: list[Alternative] = []
+    allowed: list[Finding] = []
+    for finding in findings:
+        if finding.action == "hold":
+            lost.append(_alternative(finding, finding.reason))
+        elif reason := blocked(finding, snapshot, history, policy):
+            lost.append(_alternative(finding, reason))
+        else:
+            allowed.append(finding)
+    if not allowed:
+        reason = lost[0].reason if lost else "no rule found anything to do"
+        return _hold(reason, lost, snapshot, history, policy)
+    allowed.sort(key=lambda one: _rank(one, policy))
+    chosen, *others = allowed
+    lost.extend(_alternative(other, _why(chosen, other, policy)) for other in others)
+    return _decision(chosen, lost, snapshot, history, policy)
+
+
+def _rank(finding: Finding, policy: ControlPolicy) -> tuple[bool, bool, float, float, int]:
+    """Return the order of findings: take back first, a running canary's verdict next, then by cost and blast radius."""
+    limits = policy.levers[finding.lever]
+    lever = LEVERS.index(finding.lever)
+    return not finding.safety, finding.rule != "canary", limits.cost, limits.blast_radius, lever
+
+
+def _why(chosen: Finding, other: Finding, policy: ControlPolicy) -> str:
+    """Return why another allowed finding lost."""
+    if chosen.safety and not other.safety:
+        return f"{chosen.rule} takes something back, which goes first"
+    if policy.levers[chosen.lever].cost < policy.levers[other.lever].cost:
+        return f"{chosen.lever} is cheaper than {other.lever}"
+    return f"{chosen.rule} goes first; one decision at a time"
+
+
+def _alternative(finding: Finding, reason: str) -> Alternative:
+    return Alternative(finding.rule, finding.lever, finding.action, reason)
+
+
+def _hold(
+    reason: str, lost: list[Alternative], snapshot: Snapshot, history: History, policy: ControlPolicy
+) -> Decision:
+    return _identified(
+        Decision(
+            id="",
+            tenant=snapshot.tenant,
+            agent=snapshot.agent,
+            model=snapshot.model,
+            at_us=snapshot.at_us,
+            action="hold",
+            lever=None,
+            target="",
+            rule="",
+            reason=reason,
+            evidence=(),
+            lost=tuple(lost),
+            view=snapshot.source.view,
+            position=snapshot.source.position,
+            policy_hash=policy.hash,
+        ),
+        snapshot,
+        history,
+    )
+
+
+def _decision(
+    finding: Finding, lost: list[Alternative], snapshot: Snapshot, history: History, policy: ControlPolicy
+) -> Decision:
+    limits = policy.levers[finding.lever]
+    share, effect = _exposure(finding, snapshot, history, policy)
+    approvals = 0 if finding.safety else policy.approvals_for(finding.lever)
+    held = _hold(finding.reason, lost, snapshot, history, policy)
+    return _identified(
+        replace(
+            held,
+            action=finding.action,
+            lever=finding.lever,
+            target=finding.target,
+            rule=finding.rule,
+            evidence=finding.evidence,
+            share=share,
+            cost=limits.cost,
+            blast_radius=max(share, limits.blast_radius),
+            approvals=approvals,
+            roles=limits.roles if approvals else (),
+            watched_until_us=snapshot.at_us + round(limits.watch_s * 1e6),
+            undo=_undo(finding),
+            detectable_effect=effect,
+        ),
+        snapshot,
+        history,
+    )
+
+
+def _exposure(
+    finding: Finding, snapshot: Snapshot, history: History, policy: ControlPolicy
+) -> tuple[float, float | None]:
+    """Return the share of a canary and the smallest difference that it can detect; (0, None) for other actions."""
+    if finding.action == "widen" and history.canary is not None:
+        return next_share(history.canary.share, policy.canary) or history.canary.share, None
+    if finding.action != "canary":
+        return 0.0, None
+    share = policy.canary.shares[0]
+    rate, n = mean_success(snapshot).value, policy.canary.max_trajectories
+    if rate is None or rate in {0.0, 1.0}:
+        return share, None
+    alpha = 2 * policy.canary.alpha / max(1, snapshot.open_tests)  # the formula is two-sided
+    return share, rounded(minimum_detectable_effect(rate, n, round(n * (1 - share) / share), alpha=alpha))
+
+
+def _undo(finding: Finding) -> str:
+    """Return the act that undoes a finding."""
+    lever: Lever = finding.lever
+    match finding.action:
+        case "canary" | "widen":
+            return f"end the canary: {lever} returns to {finding.parent}"
+        case "promote":
+            return f"roll {lever} back to {finding.parent}"
+        case "rollback":
+            return f"promote {finding.parent} again" if lever != "tools" else f"restore {finding.parent}"
+        case "disable":
+            return f"enable {finding.target}"
+        case "train":
+            return "pause learning"
+        case "pause":
+            return "resume learning"
+        case "resample":
+            return "restore the earlier task mix"
+        case _:
+            return "discard the proposal"
+
+
+def _identified(decision: Decision, snapshot: Snapshot, history: History) -> Decision:
+    """Return the decision with its id, derived from all inputs."""
+    origin = (digest(snapshot, history), decision.policy_hash, decision.rule, decision.action, decision.target)
+    return replace(decision, id=derived_id(JOB, *origin, tenant=snapshot.tenant))

@@ -1,0 +1,68 @@
+"""Check the limits of a policy: scope, freeze, quiet hours, cool-down, budgets, watched decisions. Pure."""
+
+from collections.abc import Iterator
+
+from stepstream.services.control.decide.policy import ControlPolicy
+from stepstream.services.control.decide.records import Finding, History, Past, Snapshot
+
+_DAY_US = 86_400_000_000
+
+
+def bad_input(snapshot: Snapshot, policy: ControlPolicy) -> str:
+    """Return why nothing may be decided on these statistics; empty: they are complete and recent."""
+    if not policy.covers(snapshot.tenant, snapshot.agent, snapshot.model):
+        return "the policy does not cover this agent and model"
+    if snapshot.missing:
+        return f"missing statistics: {', '.join(sorted(snapshot.missing))}"
+    if snapshot.revised:
+        return "statistics of an earlier decision were revised: wait for the next snapshot"
+    age = (snapshot.at_us - snapshot.complete_until_us) / 1e6
+    if age > policy.max_age_s:
+        return f"statistics are {age:.0f} s old, more than {policy.max_age_s:.0f} s"
+    if age < 0:
+        return "statistics are from after the time of the decision"
+    return ""
+
+
+def blocked(finding: Finding, snapshot: Snapshot, history: History, policy: ControlPolicy) -> str:
+    """Return why a finding may not be acted on now; empty: it may."""
+    return next(_reasons(finding, snapshot, history, policy), "")
+
+
+def _reasons(finding: Finding, snapshot: Snapshot, history: History, policy: ControlPolicy) -> Iterator[str]:
+    limits, now = policy.levers[finding.lever], snapshot.at_us
+    pulls = [past for past in history.decisions if past.action != "hold" and past.state != "rejected"]
+    same = [past for past in pulls if past.lever == finding.lever]
+    if not limits.enabled:
+        yield f"the lever {finding.lever} is disabled"
+    # A running canary is proof that its own last verdict was not done, or was another one.
+    alike = [past for past in same if (past.action, past.target) == (finding.action, finding.target)]
+    if any(past.state == "awaiting" or (finding.rule != "canary" and past.watched_until_us > now) for past in alike):
+        yield "the same decision is in force"
+    if finding.safety:
+        return
+    if history.frozen or policy.freeze:
+        yield "frozen"
+    if policy.is_quiet(now):
+        yield "quiet hours"
+    if any((past.action, past.target) == (finding.action, finding.target) for past in _rejected(history, now)):
+        yield "a person rejected it less than a day ago"
+    if finding.action in {"promote", "widen"}:  # part of a canary that was started within the limits
+        return
+    closed = sum(one.success is not None for one in snapshot.outcomes)
+    if closed < policy.min_trajectories:
+        yield f"{closed} closed trajectories, fewer than {policy.min_trajectories}"
+    if history.canary is not None:
+        yield f"the canary of {history.canary.version} is running"
+    if watched := [past for past in pulls if past.watched_until_us > now]:
+        yield f"decision {watched[-1].id} is being watched"
+    if any(now - past.at_us < limits.cooldown_s * 1e6 for past in same):
+        yield f"cool-down of {finding.lever}"
+    if sum(now - past.at_us < _DAY_US for past in same) >= limits.budget_per_day:
+        yield f"budget of {finding.lever}: {limits.budget_per_day} a day"
+    if sum(now - past.at_us < _DAY_US for past in pulls) >= policy.decisions_per_day:
+        yield f"rate limit: {policy.decisions_per_day} decisions a day"
+
+
+def _rejected(history: History, now: int) -> list[Past]:
+    return [past for past in history.decisions if past.state == "rejected" and now - past.at_us < _DAY_US]

@@ -1,0 +1,236 @@
+"""Decisions: diagnosis, limits, canaries, bad input, and equal bytes on replay."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepstream.analytics.estimate import Estimate
+from stepstream.analytics.success import Attempts
+from stepstream.analytics.tools import Calls
+from stepstream.services.control.decide.decide import decide
+from stepstream.services.control.decide.policy import ControlPolicy
+from stepstream.services.control.decide.records import (
+    Canary,
+    Candidate,
+    Decision,
+    Groups,
+    History,
+    Outcome,
+    Past,
+    Promotion,
+    RewardAlarm,
+    Snapshot,
+    Source,
+    Stratum,
+    ToolWindow,
+)
+
+HOUR = 3_600_000_000
+NOW = 24 * 20_000 * HOUR + 12 * HOUR
+POLICY = ControlPolicy()
+BROKEN = ToolWindow("search", "2", "timeout", Calls(1800, 36), Calls(120, 15))
+BETTER = Candidate("prompt", "p2", "p1", Estimate(0.1, 0.05, 0.15, 100, 100))
+CANARY = Canary("weights", "8", "7", NOW - HOUR, 0.1)
+
+
+def outcomes(rates: Sequence[float], track: str = "stable", **fields: Any) -> tuple[Outcome, ...]:
+    drawn = np.random.default_rng(5)
+    return tuple(Outcome(track, bool(drawn.random() < rate), **fields) for rate in rates)  # type: ignore[arg-type]
+
+
+def snapshot(**fields: Any) -> Snapshot:
+    values = {"outcomes": outcomes([0.6] * 100), "complete_until_us": NOW, "source": Source("v", "1:2"), **fields}
+    return Snapshot("default", "shop", "m", NOW, **values)
+
+
+def decided(history: History | None = None, policy: ControlPolicy = POLICY, **fields: Any) -> Decision:
+    return decide(snapshot(**fields), history or History(), policy)
+
+
+def tracks(canary: float, stable: float, n: int = 300, **fields: Any) -> tuple[Outcome, ...]:
+    drawn = np.random.default_rng(9)
+    both = []
+    for _ in range(n):
+        both.append(Outcome("canary", bool(drawn.random() < canary), per_canary=3, **fields))
+        both.extend(Outcome("stable", bool(drawn.random() < stable)) for _ in range(3))
+    return tuple(both)
+
+
+def test_nothing_to_do_is_a_decision_with_a_reason() -> None:
+    decision = decided()
+    assert (decision.action, decision.reason) == ("hold", "no rule found anything to do")
+    assert decision.policy_hash == POLICY.hash
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"tools": (BROKEN,)}, ("tool_errors", "disable", "search")),
+        ({"tools": (replace(BROKEN, previous_version="1"),)}, ("tool_errors", "rollback", "search@1")),
+        ({"candidates": (BETTER,)}, ("headroom", "canary", "p2")),
+        ({"format_failures": Attempts(100, 30)}, ("format_failures", "propose", "shop")),
+        ({"groups": Groups(50, 10, 0.5)}, ("gradient", "train", "m")),
+        ({"groups": Groups(50, 50, 0.0), "learning": True}, ("coverage", "resample", "shop")),
+        ({"coverage": Estimate(0.2, 0.1, 0.3, 40)}, ("coverage", "resample", "shop")),
+        ({"alarms": (RewardAlarm("a", "length rose"),), "learning": True}, ("diverging_rewards", "pause", "m")),
+        ({"staleness_p95": 12.0, "learning": True}, ("staleness", "pause", "m")),
+        ({"candidates": (Candidate("weights", "8", "7"),)}, ("new_version", "canary", "8")),
+    ],
+)
+def test_each_fault_has_its_lever(fields: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    decision = decided(**fields)
+    assert (decision.rule, decision.action, decision.target) == expected
+    assert decision.undo
+    assert decision.watched_until_us > NOW
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": (replace(BROKEN, window=Calls(120, 9)),)},
+        {"candidates": (replace(BETTER, headroom=Estimate(0.1, -0.01, 0.2, 100, 100)),)},
+        {"candidates": (replace(BETTER, headroom=Estimate(0.01, 0.005, 0.015, 100, 100)),)},
+        {"format_failures": Attempts(100, 12)},
+        {"groups": Groups(50, 10, 0.97)},
+        {"groups": Groups(50, 45, 0.5)},
+        {"alarms": (RewardAlarm("a", "length rose"),)},
+        {"staleness_p95": 12.0},
+    ],
+)
+def test_weak_evidence_pulls_nothing(fields: dict[str, Any]) -> None:
+    assert decided(**fields).action == "hold"
+
+
+def test_the_cheapest_lever_goes_first_and_the_others_say_why_they_lost() -> None:
+    decision = decided(candidates=(BETTER,), groups=Groups(50, 10, 0.5))
+    assert decision.lever == "prompt"
+    assert [(lost.lever, lost.reason) for lost in decision.lost] == [("weights", "prompt is cheaper than weights")]
+    assert decision.detectable_effect == pytest.approx(0.06, abs=0.01)
+    taken_back = decided(candidates=(BETTER,), staleness_p95=12.0, learning=True)
+    assert taken_back.rule == "staleness"
+
+
+def test_a_fall_after_a_promotion_is_taken_back_unless_the_mix_explains_it() -> None:
+    history = History(promotion=Promotion("weights", "8", "7", NOW - HOUR))
+    fall: dict[str, Any] = {"outcomes": outcomes([0.8] * 100 + [0.4] * 100), "baseline": Attempts(1000, 800)}
+    decision = decided(history, **fall)
+    assert (decision.rule, decision.action, decision.target) == ("change_after_promotion", "rollback", "7")
+    change = next(figure.value for figure in decision.evidence if figure.name == "change_at")
+    assert change == pytest.approx(101, abs=30)
+    harder = {
+        "easy": Stratum(Attempts(800, 720), Attempts(40, 36)),
+        "hard": Stratum(Attempts(200, 80), Attempts(160, 64)),
+    }
+    assert decided(history, **fall, strata=harder).action == "hold"
+    worse = {"easy": Stratum(Attempts(1000, 800), Attempts(200, 90))}
+    assert decided(history, **fall, strata=worse).action == "rollback"
+
+
+@pytest.mark.parametrize(
+    ("both", "action"),
+    [
+        (tracks(0.8, 0.5), "promote"),
+        (tracks(0.2, 0.5), "rollback"),
+        (tracks(0.5, 0.5, n=500), "widen"),
+        (tracks(0.5, 0.5, n=30), "hold"),
+        (tracks(0.5, 0.5, n=600), "rollback"),
+        (tracks(0.5, 0.5, n=40, harmed=True), "rollback"),
+    ],
+)
+def test_a_canary_is_judged(both: tuple[Outcome, ...], action: str) -> None:
+    assert decided(History(canary=CANARY), outcomes=both).action == action
+
+
+def test_a_late_outcome_is_waited_for() -> None:
+    both = (replace(tracks(0.8, 0.5)[0], success=None), *tracks(0.8, 0.5)[1:])
+    assert decided(History(canary=CANARY), outcomes=both).action == "hold"
+
+
+def test_a_rise_of_success_with_a_fall_of_reliability_never_promotes() -> None:
+    both: list[Outcome] = []
+    for i in range(120):  # stable: half of the tasks always succeed; canary: every task, two times of three
+        both.extend(Outcome("canary", j != i % 3, cluster=f"c{i}", per_canary=1) for j in range(3))
+        both.extend(Outcome("stable", i % 2 == 0, cluster=f"s{i}") for _ in range(3))
+    decision = decided(History(canary=CANARY), outcomes=tuple(both))
+    assert (decision.action, decision.reason) == ("rollback", "pass@1 rises while pass^3 falls")
+
+
+def test_a_version_below_the_approved_one_is_not_promoted() -> None:
+    canary = replace(CANARY, approved=Attempts(1000, 950))
+    decision = decided(History(canary=canary), outcomes=tracks(0.8, 0.5))
+    assert decision.reason == "it is worse than the last version that a person approved"
+
+
+def test_dependent_trajectories_count_once() -> None:
+    both = tuple(replace(one, cluster=one.track) for one in tracks(0.8, 0.5))
+    assert decided(History(canary=CANARY), outcomes=both).action == "hold"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"missing": ("tool_errors",)}, "missing statistics: tool_errors"),
+        ({"revised": True}, "revised"),
+        ({"complete_until_us": NOW - HOUR}, "3600 s old"),
+        ({"complete_until_us": NOW + 1_000_000}, "after the time"),
+    ],
+)
+def test_bad_statistics_hold(fields: dict[str, Any], reason: str) -> None:
+    decision = decided(tools=(BROKEN,), **fields)
+    assert decision.action == "hold"
+    assert reason in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "history", "reason"),
+    [
+        ("freeze = true", History(), "frozen"),
+        ("", History(frozen=True), "frozen"),
+        ("quiet_hours = ['11:00-13:00']", History(), "quiet hours"),
+        ("[levers.prompt]\nenabled = false", History(), "disabled"),
+        ("decisions_per_day = 0", History(), "rate limit"),
+        ("min_trajectories = 101", History(), "100 closed trajectories"),
+        ("", History(canary=CANARY), "is running"),
+        ("", History((Past("d", NOW - HOUR // 2, "prompt", "canary", "p0"),)), "cool-down"),
+        ("", History((Past("d", NOW - 2 * HOUR, "tools", "disable", "x", NOW + 1),)), "being watched"),
+        ("", History((Past("d", NOW - 2 * HOUR, "prompt", "canary", "p2", state="awaiting"),)), "in force"),
+        ("", History((Past("d", NOW - 2 * HOUR, "prompt", "canary", "p2", state="rejected"),)), "rejected"),
+    ],
+)
+def test_limits_block_a_start(policy: str, history: History, reason: str) -> None:
+    decision = decided(history, ControlPolicy.parse(policy), candidates=(BETTER,))
+    assert decision.action == "hold"
+    assert any(reason in lost.reason for lost in decision.lost)
+
+
+def test_taking_back_is_not_delayed() -> None:
+    policy = ControlPolicy.parse("freeze = true\nquiet_hours = ['11:00-13:00']\ndecisions_per_day = 0")
+    assert decided(History(frozen=True), policy, tools=(BROKEN,)).action == "disable"
+    assert decided(History(canary=CANARY), policy, outcomes=tracks(0.2, 0.5)).action == "rollback"
+
+
+def test_a_large_blast_radius_needs_a_person() -> None:
+    decision = decided(policy=ControlPolicy.parse("approve_above = 0.2"), candidates=(BETTER,))
+    assert (decision.approvals, decision.roles) == (1, ("operator", "admin"))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.booleans(), max_size=120), st.booleans(), st.integers(0, 40))
+def test_a_replay_gives_the_same_bytes_and_other_inputs_another_id(
+    successes: list[bool], learning: bool, errors: int
+) -> None:
+    made = [
+        decided(
+            outcomes=tuple(Outcome("stable", success) for success in successes),
+            tools=(replace(BROKEN, window=Calls(120, errors)),),
+            learning=learning,
+        )
+        for _ in range(2)
+    ]
+    assert made[0].to_bytes() == made[1].to_bytes()
+    assert decided(outcomes=(*outcomes([1.0]),), learning=learning).id != made[0].id
