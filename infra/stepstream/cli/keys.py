@@ -38,6 +38,9 @@ _DECLARATIONS = (
     click.option("--rate", type=click.IntRange(1), help="Requests in any minute; default: no limit."),
     click.option("--tokens", type=click.IntRange(1), help="Budget of tokens; default: no limit."),
     click.option("--cost", type=click.FloatRange(0, min_open=True), help="Budget in US dollars; default: no limit."),
+    click.option(
+        "--apply-harness/--no-apply-harness", default=None, help="Apply the agent's harness to calls; default: no."
+    ),
     click.option("--until", type=click.DateTime(_TIMES), help="Time (UTC) from which it is refused; default: none."),
 )
 _FIELDS = {
@@ -48,6 +51,7 @@ _FIELDS = {
     "tokens": "token_budget",
     "cost": "cost_budget_usd",
     "until": "ends_at_us",
+    "apply_harness": "applies_harness",
 }
 """Field of the record by option."""
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "erasures": ("stepstream.cli.erasures:erasures", "List and show the proofs of erasures."),
     "explain": ("stepstream.cli.explain:explain", "Explain why a trajectory was or was not trained on."),
     "export": ("stepstream.cli.datasets:export", "Write governed trajectories to a file of another format."),
+    "harness": ("stepstream.cli.harness:harness", "Import, compare, try, promote and take back harness versions."),
     "import": ("stepstream.cli.datasets:import_", "Publish the trajectories of a file of another format."),
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and create its start-up cache."),
     "keys": ("stepstream.cli.keys:keys", "Create, list, change and revoke API keys of the gateway."),

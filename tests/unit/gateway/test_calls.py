@@ -11,6 +11,7 @@ import orjson
 import pytest
 from api_key_records import new_counts
 from fold_harness import LocalCodec
+from harness_records import HarnessRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.grant import ANYTHING, Grant
+from stepstream.services.gateway.harness import HarnessChooser
 from stepstream.services.gateway.http.client import ConnectionLost, Reply
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
@@ -158,6 +160,7 @@ def call(stub: Any, saved_responses: SavedResponses, protocol: ModelProtocol, re
         *NO_FILES,
         saved_responses,
         TrackChooser({}),
+        HarnessChooser(HarnessRecords()),
         new_counts(),
     )
 

@@ -22,11 +22,22 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
         (b"x-stepstream-task*", b"UTF-8''%ff", "UTF-8"),
         (b"x-stepstream-trajectory*", b"UTF-8''a%0d%0ab", "cannot be printed"),
         (b"x-stepstream-task", b"t" * 300, "longer than"),
+        (b"x-stepstream-apply-harness", b"yes", "true or false"),
     ],
 )
 def test_an_invalid_header_is_refused(header: bytes, value: bytes, error: str) -> None:
     with pytest.raises(BadRequest, match=error):
         identify([(header, value)], GatewaySettings())
+
+
+def test_a_header_or_a_key_opts_in_to_the_harness_and_the_header_decides() -> None:
+    def applies(value: bytes, **fields: bool) -> bool:
+        headers = [(b"x-stepstream-apply-harness", value)] if value else []
+        return identify(headers, GatewaySettings(), "", key_grant(**fields)).applies_harness
+
+    assert [applies(b""), applies(b"true"), applies(b"false")] == [False, True, False]
+    by_key = {"applies_harness": True}
+    assert [applies(b"", **by_key), applies(b"false", **by_key)] == [True, False]
 
 
 def test_missing_headers_have_the_defaults_of_the_settings() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import orjson
 import pytest
 from api_key_records import new_counts
+from harness_records import HarnessRecords
 
 from stepstream.config import load
 from stepstream.services.gateway.calls import CallHandler
@@ -19,6 +20,7 @@ from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import RestrictedSampling
 from stepstream.services.gateway.grant import ANYTHING, Grant
+from stepstream.services.gateway.harness import HarnessChooser
 from stepstream.services.gateway.http.client import Reply
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
@@ -114,6 +116,7 @@ def call(
             *NO_FILES,
             saved,
             TrackChooser({}),
+            HarnessChooser(HarnessRecords()),
             new_counts(),
         )
         asyncio.run(handler(cast(Any, scope), receive, send, protocol, "t"))

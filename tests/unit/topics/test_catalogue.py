@@ -4,7 +4,8 @@ import pytest
 
 from stepstream.schemas import schema
 from stepstream.topics import catalogue
-from stepstream.topics.catalogue import TOPICS, Topic
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.topic import Topic
 
 
 def test_each_topic_has_a_constant_of_its_name() -> None:

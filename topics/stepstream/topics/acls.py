@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from stepstream.topics.catalogue import TOPICS, Topic
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.topic import Topic
 from stepstream.topics.topic_plan import OWNED_TOPICS
 
 Resource = Literal["topic", "group", "transactional-id"]

@@ -21,10 +21,11 @@ from confluent_kafka.admin import (
 from stepstream.config import SchemaRegistrySettings, Settings, masked
 from stepstream.core.process import Fatal
 from stepstream.schemas import schema_text
-from stepstream.topics.catalogue import TOPICS, Topic
+from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import admin_client, wait_for_kafka
 from stepstream.topics.owned_topics import create_record, read_owned, write_owned
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
+from stepstream.topics.topic import Topic
 from stepstream.topics.topic_plan import (
     OWNED_TOPICS,
     ExistingTopic,

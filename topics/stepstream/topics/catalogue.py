@@ -4,11 +4,7 @@
 generated from it. Modules name topics by the constants of this module.
 """
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:  # the SDK imports the catalogue, and not pydantic
-    from stepstream.config import Settings, TopicsSettings
+from stepstream.topics.topic import DAY_MS, Topic
 
 STEPS = "steps"
 FEEDBACK = "feedback"
@@ -24,6 +20,7 @@ TRAINING_DECISIONS = "training-decisions"
 LEARNER_UPDATES = "learner-updates"
 WORKER_STATUS = "worker-status"
 ROLLOUTS = "rollouts"
+HARNESSES = "harnesses"
 CURATION = "curation"
 GOVERNANCE_AUDIT = "governance-audit"
 POLICIES = "policies"
@@ -38,68 +35,7 @@ KEY_USAGE = "key-usage"
 OPEN_TRACES = "open-traces"
 DEAD_LETTERS = "dead-letters"
 
-_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
-
-
-@dataclass(frozen=True)
-class Topic:
-    """One topic of the log."""
-
-    name: str
-    key: str
-    """Meaning of the record key."""
-    schema: str
-    """Name of the value's Avro record."""
-    doc: str
-    """Content, in one sentence for docs/protocol.md."""
-    writers: tuple[str, ...]
-    readers: tuple[str, ...]
-    """Programs, commands (`replay`, `export`, `erase`), or in words; `people`: other commands that people run."""
-    personal: tuple[str, ...] = ()
-    """Fields of the value that are encrypted if it has a `user`, in the order of the blob; empty: never sealed."""
-    partitions: int | None = None
-    """Fixed number of partitions; None: `topics.partitions`, the same for all these topics."""
-    cleanup: Literal["delete", "compact"] = "delete"
-    retention_ms: int = -1
-    """Milliseconds before Kafka deletes a record; -1: unlimited. Ignored for compacted topics."""
-    retention_setting: str = ""
-    """Field of `TopicsSettings` that replaces `retention_ms`; empty: none."""
-    max_message_bytes: int = 1_048_588
-    copied: bool = True
-    """False: `topics copy` leaves it out, since its records name positions in the log, or are soon written again."""
-    config: dict[str, str] = field(default_factory=dict)
-    """Further configuration in Kafka's names."""
-
-    @property
-    def retention(self) -> str:
-        """How long Kafka keeps records, in words."""
-        if self.cleanup == "compact":
-            return "newest of each key"
-        if self.retention_setting:
-            return f"unlimited, or `topics.{self.retention_setting}`"
-        return "unlimited" if self.retention_ms < 0 else f"{self.retention_ms // _DAY_MS} days"
-
-    def partition_count(self, configured: "TopicsSettings") -> int:
-        """Return the number of partitions that the topic has when it is created."""
-        return configured.partitions if self.partitions is None else self.partitions
-
-    @property
-    def subject(self) -> str:
-        """Subject of the value's schema in the registry, without `kafka.prefix`."""
-        return f"{self.name}-value"
-
-    def settings(self, settings: "Settings") -> dict[str, str]:
-        """Return the topic's configuration in the names of Kafka's admin API."""
-        values = {
-            "cleanup.policy": self.cleanup,
-            "max.message.bytes": str(self.max_message_bytes),
-            "min.insync.replicas": str(settings.kafka.in_sync_replicas),
-            **self.config,
-        }
-        if self.cleanup == "delete":
-            seconds = getattr(settings.topics, self.retention_setting) if self.retention_setting else 0
-            values["retention.ms"] = str(round(seconds * 1000) if seconds else self.retention_ms)
-        return values
+_HOUR_MS = 3_600_000
 
 
 def _table(name: str, key: str, schema: str, doc: str, writers: tuple[str, ...], readers: tuple[str, ...]) -> Topic:
@@ -108,7 +44,7 @@ def _table(name: str, key: str, schema: str, doc: str, writers: tuple[str, ...],
 
 
 # `erase` deletes records in the clear from the log. A daily segment bounds how long the disk keeps them after that.
-_DAILY_SEGMENTS = {"segment.ms": str(_DAY_MS)}
+_DAILY_SEGMENTS = {"segment.ms": str(DAY_MS)}
 # Compaction removes replaced and deleted records from the disk within minutes.
 _PROMPT_COMPACTION = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "60000"}
 
@@ -271,6 +207,14 @@ _ALL = (
         ("people",),
         ("inference", "gateway", "learner", "people", "SDK"),
     ),
+    _table(
+        HARNESSES,
+        "tenant, agent and version",
+        "Harness",
+        "Harness versions of agents, each with its state.",
+        ("people",),
+        ("gateway", "people"),
+    ),
     Topic(
         CURATION,
         "trajectory_id",
@@ -325,7 +269,7 @@ _ALL = (
         partitions=1,
         cleanup="compact",
         # A destroyed key must leave the disk soon, not when its segment is full.
-        config=_PROMPT_COMPACTION | {"delete.retention.ms": str(_DAY_MS)},
+        config=_PROMPT_COMPACTION | {"delete.retention.ms": str(DAY_MS)},
     ),
     _table(
         ERASURES,
@@ -374,7 +318,7 @@ _ALL = (
         "Parts of OpenTelemetry traces that are not complete yet.",
         ("gateway",),
         ("gateway", "erase"),
-        retention_ms=2 * _DAY_MS,
+        retention_ms=2 * DAY_MS,
         max_message_bytes=16 * 1_048_576,
     ),
     Topic(
@@ -385,7 +329,7 @@ _ALL = (
         ("govern", "label", "verify", "measure", "store", "learner", *_AGENTS[:2]),
         ("store", "erase"),
         copied=False,
-        retention_ms=90 * _DAY_MS,
+        retention_ms=90 * DAY_MS,
         config=_DAILY_SEGMENTS,
     ),
 )

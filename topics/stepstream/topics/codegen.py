@@ -16,7 +16,8 @@ from stepstream.config import KafkaSettings, Settings
 from stepstream.schemas import names
 from stepstream.schemas.loader import source
 from stepstream.topics.acl_formats import strimzi_users
-from stepstream.topics.catalogue import TOPICS, Topic
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.topic import Topic
 
 _PYTHON_TYPES = {
     "boolean": "bool",

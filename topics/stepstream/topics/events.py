@@ -153,6 +153,8 @@ class ApiKey(TypedDict):
     """Cost in the key's whole life by `gateway.prices`, in US dollars; null: no limit."""
     ends_at_us: int | None
     """Time from which the key is refused, in microseconds since the Unix epoch (UTC); null: it has no end."""
+    applies_harness: bool
+    """True: the gateway applies the agent's harness to calls with the key."""
 
 
 def new_api_key(
@@ -172,6 +174,7 @@ def new_api_key(
     token_budget: int | None = None,
     cost_budget_usd: float | None = None,
     ends_at_us: int | None = None,
+    applies_harness: bool = False,
 ) -> ApiKey:
     """Return a ApiKey with the schema's defaults."""
     return {
@@ -190,6 +193,7 @@ def new_api_key(
         "token_budget": token_budget,
         "cost_budget_usd": cost_budget_usd,
         "ends_at_us": ends_at_us,
+        "applies_harness": applies_harness,
     }
 
 
@@ -1152,6 +1156,145 @@ def new_feedback(
 
 Fidelity = Literal["token", "text", "span"]
 """Capture fidelity: `token` (ids and behaviour logprobs), `text`, or `span` (from OpenTelemetry). Importance-weighted losses use `token` only."""
+
+
+class HarnessExample(TypedDict):
+    """Past turns that a harness shows the model before a conversation."""
+
+    messages: list[Message]
+    """The turns, in order."""
+    trajectory_id: str | None
+    """Trajectory that they are from; null: a person wrote them."""
+
+
+def new_harness_example(
+    *,
+    messages: list[Message],
+    trajectory_id: str | None = None,
+) -> HarnessExample:
+    """Return a HarnessExample with the schema's defaults."""
+    return {
+        "messages": messages,
+        "trajectory_id": trajectory_id,
+    }
+
+
+class HarnessTool(TypedDict):
+    """Change of one offered tool by a harness."""
+
+    name: str
+    """Name of the tool, as the agent offers it."""
+    version: str
+    """Pinned version of the tool, which steps record; empty: none."""
+    description: str | None
+    """Description in place of the agent's; null: the agent's."""
+    enabled: bool
+    """False: the tool is not offered."""
+
+
+def new_harness_tool(
+    *,
+    name: str,
+    version: str = "",
+    description: str | None = None,
+    enabled: bool = True,
+) -> HarnessTool:
+    """Return a HarnessTool with the schema's defaults."""
+    return {
+        "name": name,
+        "version": version,
+        "description": description,
+        "enabled": enabled,
+    }
+
+
+HarnessState = Literal["proposed", "refused", "canary", "stable", "retired"]
+"""State of a harness version: proposed, refused before it served, on a share of trajectories, on all others, or taken back."""
+
+
+class Harness(TypedDict):
+    """Harness version of an agent with its state. Of the newest record of each version, the one with the highest revision serves its track."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant of the agent."""
+    agent: str
+    """Agent that it is for."""
+    version: str
+    """Digest of the content: the first 16 hexadecimal digits of SHA-256 over the digests of its parts."""
+    instructions: str | None
+    """System prompt in place of the agent's; null: the agent's."""
+    examples: list[HarnessExample]
+    """Examples between system prompt and conversation."""
+    tools: list[HarnessTool]
+    """Changes of the offered tools; tools without a change are offered as the agent describes them."""
+    attempts: int | None
+    """Limit of attempts of one call at inference workers; null: `gateway.upstream_attempts`."""
+    model: str | None
+    """Model that answers in place of the one that the agent names; null: the agent's."""
+    parents: list[str]
+    """Versions from which it was made."""
+    proposer: str
+    """Person or program that made it."""
+    state: HarnessState
+    """State of the version."""
+    share: float
+    """Share of trajectories of a version in state `canary`, 0 to 1."""
+    revision: int
+    """Number of the agent's decision that set the state, from 1; the highest of a state is in force."""
+    pinned: bool
+    """True: no other version serves the agent until it is unpinned."""
+    reason: str
+    """Reason for the state."""
+    author: str
+    """Person or program that set the state."""
+
+
+def new_harness(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    tenant: str,
+    agent: str,
+    version: str,
+    instructions: str | None = None,
+    examples: list[HarnessExample] | None = None,
+    tools: list[HarnessTool] | None = None,
+    attempts: int | None = None,
+    model: str | None = None,
+    parents: list[str] | None = None,
+    proposer: str = "",
+    state: HarnessState = "proposed",
+    share: float = 0.0,
+    revision: int = 0,
+    pinned: bool = False,
+    reason: str = "",
+    author: str = "",
+) -> Harness:
+    """Return a Harness with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "agent": agent,
+        "version": version,
+        "instructions": instructions,
+        "examples": examples if examples is not None else [],
+        "tools": tools if tools is not None else [],
+        "attempts": attempts,
+        "model": model,
+        "parents": parents if parents is not None else [],
+        "proposer": proposer,
+        "state": state,
+        "share": share,
+        "revision": revision,
+        "pinned": pinned,
+        "reason": reason,
+        "author": author,
+    }
 
 
 class JudgeCalibration(TypedDict):

@@ -10,7 +10,8 @@ from typing import Literal
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal
-from stepstream.topics.catalogue import TOPICS, Topic
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.topic import Topic
 
 OWNED_TOPICS = "stepstream-owned-topics"
 """Topic of the record, see `owned_topics`; no part of the log."""

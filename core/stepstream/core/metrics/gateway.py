@@ -45,6 +45,13 @@ TRACK_CALLS = CounterMetric(
     "Calls that inference workers answered, by model and track.",
     ("model", "track"),
 )
+HARNESS_CALLS = CounterMetric(
+    "stepstream_gateway_harness_calls_total",
+    "calls",
+    "Calls that opted in to their agent's harness: `applied`, `none` (no version serves the agent), or `unnamed` (the "
+    "call names no trajectory).",
+    ("result",),
+)
 CANARY_UNSERVED = CounterMetric(
     "stepstream_gateway_canary_unserved_total",
     "calls",

@@ -22,6 +22,7 @@ from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
 from stepstream.services.gateway.grant import Grant
+from stepstream.services.gateway.harness import HarnessChooser
 from stepstream.services.gateway.http.asgi import (
     JSON,
     Disconnected,
@@ -50,7 +51,7 @@ from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.services.gateway.worker_status import WorkerFollower
 from stepstream.services.posted_feedback import PostedFeedback
-from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK, KEY_USAGE, ROLLOUTS
+from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK, HARNESSES, KEY_USAGE, ROLLOUTS
 from stepstream.topics.ids import now_us
 from stepstream.topics.probe import KafkaProbe
 from stepstream.topics.table import Table
@@ -126,6 +127,7 @@ class GatewayApp:
         store = EncryptedStore(folder, gateway.history_bytes, gateway.history_days * 86_400)
         erasures = Table(self._settings, ERASURES)
         rollouts = Table(self._settings, ROLLOUTS, snapshot=snapshots / "rollouts.json")
+        harnesses = Table(self._settings, HARNESSES, snapshot=snapshots / "harnesses.json")
         self._calls = CallHandler(
             gateway,
             self._upstreams,
@@ -138,6 +140,7 @@ class GatewayApp:
             carried,
             SavedResponses(store, ErasureCheck(self._settings, erasures)),
             TrackChooser(rollouts),
+            HarnessChooser(harnesses),
             counts,
         )
         self._other_apis = PassThrough(self._upstreams, self._keys, counts)
@@ -158,6 +161,7 @@ class GatewayApp:
         api_keys.close()
         erasures.close()
         rollouts.close()
+        harnesses.close()
         indices.close()
         endings.close()
         carried.close()

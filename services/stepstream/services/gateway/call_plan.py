@@ -14,6 +14,7 @@ from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import CallerScope, Prompt, StepPosition, Trajectory, prompt_of
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
 from stepstream.services.gateway.grant import Grant
+from stepstream.services.gateway.harness import UNCHANGED, HarnessChooser
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import (
@@ -23,6 +24,7 @@ from stepstream.services.gateway.protocols.base import (
     RequestedAdditions,
 )
 from stepstream.services.gateway.protocols.chat.protocol import CHAT, with_worker_fields
+from stepstream.services.gateway.protocols.harness import with_harness
 from stepstream.services.gateway.response_ids import TenantIds, check_objects, with_original_id
 from stepstream.services.gateway.routing import speaks_natively
 from stepstream.services.gateway.step_builder import Call
@@ -30,7 +32,7 @@ from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.train_sampling import TrainSampling, apply_train_sampling
 from stepstream.services.gateway.upstreams import Target, Upstreams
 from stepstream.services.gateway.worker_pool import Route
-from stepstream.topics.events import new_sampling
+from stepstream.topics.events import Harness, new_sampling
 from stepstream.topics.ids import new_event_id
 from stepstream.topics.sampling_restrictions import MASKED, restriction_of
 
@@ -105,6 +107,7 @@ class CallPlanner:
         saved_responses: SavedResponses,
         metrics: Metrics,
         tracks: TrackChooser,
+        harnesses: HarnessChooser,
         train_sampling: TrainSampling = "mark",
         mask_ids: int = 0,
     ) -> None:
@@ -117,6 +120,7 @@ class CallPlanner:
         self._saved_responses = saved_responses
         self._metrics = metrics
         self._tracks = tracks
+        self._harnesses = harnesses
         self._train_sampling = train_sampling
         self._mask_ids = mask_ids
         self._warned_at = -WARN_EVERY_S
@@ -142,6 +146,11 @@ class CallPlanner:
         self._set_parent_step(identity)
         tenant = identity.tenant
         request = protocol.resolve_references(request, lambda item_id: self._saved_responses.item(tenant, item_id))
+        harness = self._harness_of(identity)
+        if harness is not None:
+            grant.check_model(harness["model"] or model_of(request))
+            request = with_harness(protocol.name, request, harness)
+            body = orjson.dumps(request)
         saves_items = request.get("store") is not False
         conversation = _read(protocol, request)
         instructions = conversation.instructions
@@ -185,6 +194,8 @@ class CallPlanner:
         prompt = prompt_of(conversation.messages, previous if translation is None else None)
         scope = _caller_scope(identity, grant.key_id, conversation)
         position = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope, identity.trace_id)
+        if identity.applies_harness and identity.trajectory_id:
+            position.trajectory.harness = UNCHANGED if harness is None else harness["version"]
         if target.gives_tokens:
             body = upstream_protocol.with_additions(body, request, target.plain_logprobs)
         prefix = PREFIX_UNKNOWN
@@ -204,7 +215,7 @@ class CallPlanner:
             body=body,
             requested=upstream_protocol.requested_additions(request),
             prefix=prefix,
-            route=self._route(position.trajectory, conversation.model, target),
+            route=self._route(position.trajectory, conversation.model, target, harness),
             translation=translation,
             saves_response=translation is not None and protocol.name == "responses" and saves_items,
             saves_items=saves_items,
@@ -235,10 +246,27 @@ class CallPlanner:
         body = with_worker_fields(body, request, trajectory.started_us, ids, step.messages, mask_ids)
         return RecordedPrefix(len(ids)), body
 
-    def _route(self, trajectory: Trajectory, model: str, target: Target) -> Route:
+    def _harness_of(self, identity: Identity) -> Harness | None:
+        """Return the harness version to apply, and name it in the step; None: the call stays unchanged."""
+        if not identity.applies_harness:
+            return None
+        tenant, name = identity.tenant, identity.trajectory_id
+        if not name:
+            self._metrics.harness_unnamed.inc()
+            return None
+        harness = self._harnesses.choose(tenant, identity.agent, name, self._contexts.harness_of(tenant, name))
+        if harness is None:
+            self._metrics.harness_none.inc()
+            return None
+        self._metrics.harness_applied.inc()
+        identity.harness_version = harness["version"]
+        return harness
+
+    def _route(self, trajectory: Trajectory, model: str, target: Target, harness: Harness | None) -> Route:
         if not target.plain_logprobs:  # a provider
             return Route(model)
-        return Route(model, trajectory.id, trajectory.worker, self._tracks.choose(trajectory, model))
+        attempts = None if harness is None else harness["attempts"]
+        return Route(model, trajectory.id, trajectory.worker, self._tracks.choose(trajectory, model), attempts=attempts)
 
     def _set_parent_step(self, identity: Identity) -> None:
         """Fill in the parent's step of a sub-agent that names only the parent: its newest step, if known."""

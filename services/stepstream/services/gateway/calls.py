@@ -22,6 +22,7 @@ from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import Endings, StepIndices
 from stepstream.services.gateway.errors import GatewayError, MalformedResponse, Overloaded, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.fallbacks import send_call
+from stepstream.services.gateway.harness import HarnessChooser
 from stepstream.services.gateway.http.asgi import (
     JSON,
     CancelOnDisconnect,
@@ -74,6 +75,7 @@ class CallHandler:
         carried: CarriedCalls,
         saved_responses: SavedResponses,
         tracks: TrackChooser,
+        harnesses: HarnessChooser,
         counts: KeyCounts,
     ) -> None:
         """`producer`: program that writes the events, as `gateway/0.1.0`."""
@@ -87,6 +89,7 @@ class CallHandler:
             saved_responses,
             metrics,
             tracks,
+            harnesses,
             settings.train_sampling,
             settings.sampling_mask_ids,
         )

@@ -34,6 +34,11 @@ class Grant:
         return None if self.key is None else self.key["tenant"]
 
     @property
+    def applies_harness(self) -> bool:
+        """True if the agent's harness is applied to calls with the key."""
+        return self.key is not None and self.key["applies_harness"]
+
+    @property
     def consent_ceiling(self) -> Consent:
         """The most that events with the key may permit."""
         return "train" if self.key is None or self.key["consent"] is None else self.key["consent"]

@@ -26,6 +26,7 @@ _FIELDS = {
     b"agent": "agent",
     b"environment": "environment",
     b"harness": "harness_version",
+    b"apply-harness": "applies_harness",
     b"split": "split",
     b"consent": "consent",
     b"tenant": "tenant",
@@ -51,6 +52,8 @@ class Identity:
     parent_step_index: int | None = None
     environment: str = ""
     harness_version: str = ""
+    applies_harness: bool = False
+    """True: the gateway applies the agent's harness to the call."""
     split: str = "train"
     user: str | None = None
     traceparent: str | None = None
@@ -83,6 +86,7 @@ def identify(
         BadRequest: an unknown `x-stepstream-*` header, or an invalid value of a header or the session.
     """
     identity = Identity(trajectory_id="", agent=defaults.agent, consent=defaults.consent, tenant=defaults.tenant)
+    identity.applies_harness = grant.applies_harness
     for name, value in headers:
         if name.startswith(PREFIX):
             if name != _CREDENTIALS:
@@ -119,6 +123,10 @@ def _set(identity: Identity, name: bytes, value: bytes) -> None:
         if not text.isdecimal() or int(text) > LARGEST_INDEX:
             raise BadRequest(f"header {name.decode()} must be a whole number from 0, not '{text}'")
         setattr(identity, field, int(text))
+    elif field == "applies_harness":
+        if text not in ("true", "false"):
+            raise BadRequest(f"header {name.decode()} must be true or false, not '{text}'")
+        identity.applies_harness = text == "true"
     elif field == "consent":
         identity.consent = consent_of(text, f"header {name.decode()}")
     else:

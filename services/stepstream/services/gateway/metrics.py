@@ -33,6 +33,10 @@ class Metrics:
         self.worker_kept = choices.labels("kept")
         self.worker_moved = choices.labels("moved")
         self.track_calls = gateway.TRACK_CALLS.create(self.registry)
+        harness_calls = gateway.HARNESS_CALLS.create(self.registry)
+        self.harness_applied = harness_calls.labels("applied")
+        self.harness_none = harness_calls.labels("none")
+        self.harness_unnamed = harness_calls.labels("unnamed")
         self.canary_unserved = gateway.CANARY_UNSERVED.create(self.registry)
         self.prefixes = gateway.PREFIXES.create(self.registry)
         # `labels` costs more than all else of a count.

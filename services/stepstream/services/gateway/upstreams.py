@@ -135,7 +135,7 @@ class Workers:
             UpstreamDied, UpstreamSilent: as many workers as may (`Attempts`) accepted the call and gave no answer.
         """
         route = route or Route()
-        attempts = Attempts(self._attempts, self._deadline_s)
+        attempts = Attempts(route.attempts or self._attempts, self._deadline_s)
         deadline: float | None = None
         unavailable: Reply | None = None
         while True:

@@ -81,6 +81,8 @@ class Route:
     track: Track = "stable"
     served_name: str = ""
     """Name of the model at the worker that answered, if that is another."""
+    attempts: int | None = None
+    """Limit of attempts at workers; None: `gateway.upstream_attempts`."""
     is_last: bool = True
     """False: another target gets the call if this one refuses the connection, so that it is not retried."""
 

@@ -74,6 +74,11 @@ class ContextCache:
         """Return the step that gave a response; None: unknown."""
         return self._responses.get((tenant, response_id))
 
+    def harness_of(self, tenant: str, trajectory_id: str) -> str | None:
+        """Return the harness version of a trajectory as `Trajectory.harness` has it; None: unknown."""
+        trajectory = self._trajectories.get((tenant, trajectory_id))
+        return None if trajectory is None else trajectory.harness
+
     def newest_index(self, tenant: str, trajectory_id: str) -> int | None:
         """Return the index of a trajectory's newest step; None: neither cached nor stored."""
         trajectory = self._trajectories.get((tenant, trajectory_id))

@@ -136,6 +136,8 @@ class Trajectory:
     """Address of the inference worker that answered last, which has the prefix in its cache; empty: none."""
     track: Track | None = None
     """Track of its steps; None: no worker has answered yet."""
+    harness: str | None = None
+    """Harness version of its newest call that opted in, empty if unchanged; None: no call has opted in."""
     started_us: int = 0
     """Time of its first call that the gateway remembers, in microseconds since the Unix epoch; 0: none."""
     size: int = TRAJECTORY_BYTES

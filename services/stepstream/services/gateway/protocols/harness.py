@@ -1,0 +1,125 @@
+"""Apply a harness version to the request of a call, in the protocol of its caller. Pure.
+
+Instructions replace the leading system messages, examples follow them, and tools are removed or described anew. A part
+of a request with another shape than its protocol's stays unchanged, since the upstream has to reject it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stepstream.core import lenient_json
+from stepstream.datasets.messages import to_chat
+from stepstream.services.gateway.protocols.base import ProtocolName
+from stepstream.topics.events import Harness, HarnessTool, Message
+
+Request = dict[str, Any]
+
+
+def with_harness(protocol: ProtocolName, request: Request, harness: Harness) -> Request:
+    """Return the request with the harness in force; the argument does not change."""
+    changed = _BY_PROTOCOL[protocol](dict(request), harness)
+    if harness["model"] is not None:
+        changed["model"] = harness["model"]
+    if isinstance(changed.get("tools"), list):
+        _change_tools(changed, {tool["name"]: tool for tool in harness["tools"]})
+    return changed
+
+
+def _chat(request: Request, harness: Harness) -> Request:
+    messages = request.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return request
+    leading = 0
+    while leading < len(messages) and messages[leading].get("role") in ("system", "developer"):
+        leading += 1
+    first = messages[:leading]
+    if harness["instructions"] is not None:
+        role = messages[0]["role"] if leading else "system"
+        first = [{"role": role, "content": harness["instructions"]}]
+    request["messages"] = [*first, *map(to_chat, _examples(harness)), *messages[leading:]]
+    return request
+
+
+def _anthropic(request: Request, harness: Harness) -> Request:
+    if harness["instructions"] is not None:
+        request["system"] = harness["instructions"]
+    if isinstance(request.get("messages"), list):
+        request["messages"] = [*map(_anthropic_turn, _examples(harness)), *request["messages"]]
+    return request
+
+
+def _anthropic_turn(message: Message) -> Request:
+    if message["role"] == "tool":
+        block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
+        return {"role": "user", "content": [block]}
+    if not message["tool_calls"]:
+        return {"role": message["role"], "content": message["content"]}
+    blocks: list[Request] = [{"type": "text", "text": message["content"]}] if message["content"] else []
+    for call in message["tool_calls"]:
+        arguments = lenient_json.loads(call["arguments"].encode())
+        blocks.append({"type": "tool_use", "id": call["call_id"], "name": call["name"], "input": arguments})
+    return {"role": "assistant", "content": blocks}
+
+
+def _responses(request: Request, harness: Harness) -> Request:
+    if harness["instructions"] is not None:
+        request["instructions"] = harness["instructions"]
+    if request.get("previous_response_id"):
+        return request  # the response that it continues was given with the examples
+    sent = request.get("input")
+    items = [{"role": "user", "content": sent}] if isinstance(sent, str) else sent
+    examples = [item for message in _examples(harness) for item in _response_items(message)]
+    if isinstance(items, list) and examples:
+        request["input"] = [*examples, *items]
+    return request
+
+
+def _response_items(message: Message) -> list[Request]:
+    if message["role"] == "tool":
+        return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
+    items: list[Request] = []
+    if message["content"]:
+        items.append({"role": message["role"], "content": message["content"]})
+    for call in message["tool_calls"]:
+        fields = {"call_id": call["call_id"], "name": call["name"], "arguments": call["arguments"]}
+        items.append({"type": "function_call", **fields})
+    return items
+
+
+def _examples(harness: Harness) -> Iterable[Message]:
+    return (message for example in harness["examples"] for message in example["messages"])
+
+
+def _change_tools(request: Request, changes: dict[str, HarnessTool]) -> None:
+    """Remove and describe offered tools; a choice of a removed tool is left out."""
+    choice = request.get("tool_choice")
+    removed = {name for name, change in changes.items() if not change["enabled"]}
+    offered = [tool for tool in request["tools"] if _name(tool) not in removed]
+    if not offered or (isinstance(choice, dict) and _name(choice) in removed):
+        request.pop("tool_choice", None)
+    if not offered:
+        del request["tools"]
+        return
+    request["tools"] = [_described(tool, changes.get(_name(tool))) for tool in offered]
+
+
+def _name(tool: Any) -> str:
+    """Return the name of a tool in any protocol; empty: it has none."""
+    holder = tool.get("function", tool) if isinstance(tool, dict) else None
+    name = holder.get("name") if isinstance(holder, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _described(tool: Any, change: HarnessTool | None) -> Any:
+    if change is None or change["description"] is None:
+        return tool
+    if isinstance(tool.get("function"), dict):
+        return {**tool, "function": {**tool["function"], "description": change["description"]}}
+    return {**tool, "description": change["description"]}
+
+
+_BY_PROTOCOL: dict[ProtocolName, Callable[[Request, Harness], Request]] = {
+    "chat": _chat,
+    "anthropic": _anthropic,
+    "responses": _responses,
+}
