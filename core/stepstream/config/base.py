@@ -47,5 +47,13 @@ def _check_addresses(text: str) -> str:
 Port = Annotated[int, Field(ge=1, le=65535)]
 """A TCP port that other processes must know."""
 
+
+def _check_optional_address(text: str) -> str:
+    return _check_addresses(text).rstrip("/") if text else text
+
+
+OptionalHttpAddress = Annotated[str, AfterValidator(_check_optional_address)]
+"""A base address with `http://` or `https://`, without a slash at its end; or empty."""
+
 HttpAddress = Annotated[str, AfterValidator(_check_addresses)]
 """A base address with `http://` or `https://`; commas separate several addresses of one service."""

@@ -40,6 +40,12 @@ def store_credentials(settings: Settings, *, reads_only: bool = False) -> tuple[
     return user, password
 
 
+def console_session_key(settings: Settings) -> bytes:
+    """Return `console.session_key`; if it is empty, the random secret of this data folder."""
+    declared = settings.console.session_key.get_secret_value()
+    return declared.encode() if declared else read_or_create_secret(settings.paths.data / "secrets" / "console.key")
+
+
 def _is_embedded_store(settings: Settings) -> bool:
     address = urlsplit(settings.clickhouse.url)
     local = address.hostname in {"127.0.0.1", "localhost", "::1", settings.store.host}

@@ -25,6 +25,7 @@ _EXTRAS = {"pyarrow": "datasets"}
 COMMANDS = {
     "alarms": ("stepstream.cli.alarms:alarms", "List the alarms: a reward rose while a guard metric fell."),
     "config": ("stepstream.cli.config:config", "Show the effective settings and the source of each value."),
+    "console": ("stepstream.cli.console:console", "Add, list and remove the users of the console."),
     "consent": ("stepstream.cli.consent:consent", "Set and list the consent of tenants, persons and agents."),
     "dead-letters": (
         "stepstream.cli.dead_letters:dead_letters",

@@ -32,6 +32,8 @@ ERASURE_PROOFS = "erasure-proofs"
 JUDGE_CALIBRATIONS = "judge-calibrations"
 API_KEYS = "api-keys"
 KEY_USAGE = "key-usage"
+CONSOLE_USERS = "console-users"
+CONSOLE_ACTIONS = "console-actions"
 OPEN_TRACES = "open-traces"
 DEAD_LETTERS = "dead-letters"
 
@@ -310,6 +312,23 @@ _ALL = (
         "What each gateway process has counted for each API key.",
         ("gateway",),
         ("gateway", "people"),
+    ),
+    _table(
+        CONSOLE_USERS,
+        "name",
+        "ConsoleUser",
+        "Users of the console, with digests of their passwords.",
+        ("people",),
+        ("console", "people"),
+    ),
+    Topic(
+        CONSOLE_ACTIONS,
+        "user",
+        "ConsoleAction",
+        "Actions of people in the console, with their results.",
+        ("console",),
+        ("console", "people"),
+        partitions=1,
     ),
     Topic(
         OPEN_TRACES,

@@ -606,6 +606,100 @@ def new_consent_change(
     }
 
 
+class ConsoleAction(TypedDict):
+    """Action of a person in the console: recorded before it begins, and again with its result."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    action_id: str
+    """Identity of the action, the same in its records."""
+    user: str
+    """Name of the user; the key of the record."""
+    role: str
+    """Role of the user; empty: nobody was logged in."""
+    tenant: str
+    """Tenant of the user; empty: all tenants."""
+    action: str
+    """Path of the endpoint, as `/api/dead-letters/redrive`."""
+    state: str
+    """`requested`, `done` or `failed`."""
+    target: str
+    """Ids and names of the object of the action, once it is done."""
+    reason: str
+    """Reason of a failure."""
+
+
+def new_console_action(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    action_id: str,
+    user: str,
+    action: str,
+    state: str,
+    role: str = "",
+    tenant: str = "",
+    target: str = "",
+    reason: str = "",
+) -> ConsoleAction:
+    """Return a ConsoleAction with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "action_id": action_id,
+        "user": user,
+        "role": role,
+        "tenant": tenant,
+        "action": action,
+        "state": state,
+        "target": target,
+        "reason": reason,
+    }
+
+
+class ConsoleUser(TypedDict):
+    """User of the console: role, tenant and the digest of the password."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    name: str
+    """Name of the user; the key of the record."""
+    role: str
+    """`viewer`, `operator` or `admin`."""
+    tenant: str
+    """The one tenant whose data the user sees; empty: all tenants."""
+    password_digest: str
+    """Argon2id digest of the password in the PHC string format."""
+    removed: bool
+    """True if the user may not log in any more."""
+
+
+def new_console_user(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    name: str,
+    role: str,
+    password_digest: str,
+    tenant: str = "",
+    removed: bool = False,
+) -> ConsoleUser:
+    """Return a ConsoleUser with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "name": name,
+        "role": role,
+        "tenant": tenant,
+        "password_digest": password_digest,
+        "removed": removed,
+    }
+
+
 class ToolCall(TypedDict):
     """Call of a tool by the agent, with its result if known."""
 

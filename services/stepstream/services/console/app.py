@@ -1,13 +1,12 @@
 """Serve the console over HTTP: its page, the endpoints of `api/`, the event stream and the metrics."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,12 +17,18 @@ from starlette.staticfiles import StaticFiles
 
 from stepstream.config import Settings
 from stepstream.core.metrics.services import CONSOLE_ANSWERS
+from stepstream.services.console.access.audit import run_action
 from stepstream.services.console.access.gate import Gate, Refused
+from stepstream.services.console.access.login import session_routes
 from stepstream.services.console.api import ENDPOINTS
-from stepstream.services.console.endpoints import BadRequest, Call, Endpoint, Services
+from stepstream.services.console.endpoints import Answer, BadRequest, Call, Endpoint, Services
+from stepstream.services.console.event_log import EventLog, LogUnavailable
 from stepstream.services.console.headers import SecurityHeaders
+from stepstream.services.console.json_http import json_body, json_response
 from stepstream.services.console.live import Changes
 from stepstream.services.console.store import Store, Unavailable
+from stepstream.topics.catalogue import CONSOLE_USERS
+from stepstream.topics.table import Table
 
 STATIC = Path(str(resources.files("stepstream.services.console") / "static"))
 
@@ -33,8 +38,9 @@ _ANSWERS = CONSOLE_ANSWERS.create()
 def build_app(settings: Settings) -> Any:
     """Build the application, which also starts without a store and without Kafka."""
     store = Store(settings)
-    services = Services(settings, store)
-    gate = Gate()
+    services = Services(settings, store, EventLog(settings))
+    users = Table(settings, CONSOLE_USERS) if settings.console.login else None
+    gate = Gate(settings, lambda: users.items() if users is not None and users.current else None)
     changes = Changes(store)
 
     @asynccontextmanager
@@ -42,16 +48,13 @@ def build_app(settings: Settings) -> Any:
         yield
         changes.close()
         store.close()
-
-    async def session(request: Request) -> Response:
-        user = gate.user_of(request)
-        if user is None:
-            return _json({"user": None})
-        return _json({"user": {"name": user.name, "role": user.role, "tenant": user.tenant}})
+        services.log.close()
+        if users is not None:
+            users.close()
 
     async def events(request: Request) -> Response:
         if gate.user_of(request) is None:
-            return _json({"error": "log in first"}, 401)
+            return json_response({"error": "log in first"}, 401)
         return StreamingResponse(
             changes.events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
@@ -62,7 +65,7 @@ def build_app(settings: Settings) -> Any:
                 Route("/health", _health),
                 Route("/ready", _health),  # the page itself shows that the store is away
                 Route("/metrics", _metrics),
-                Route("/api/session", session),
+                *session_routes(gate, services.log),
                 Route("/api/events", events),
                 *(_route(endpoint, services, gate) for endpoint in ENDPOINTS),
                 Mount("/static", StaticFiles(directory=STATIC)),
@@ -78,25 +81,29 @@ def _route(endpoint: Endpoint, services: Services, gate: Gate) -> Route:
     async def answer(request: Request) -> Response:
         try:
             user = gate.admit(request, endpoint)
-            response = await _answer(endpoint, request, Call(user, services, dict(request.query_params)))
-            outcome = "answered"
+            call = Call(user, services, dict(request.query_params), await _body(request, endpoint))
+            value = await run_in_threadpool(_run, endpoint, call)
+            response, outcome = json_response({"now": time.time_ns() // 1_000_000, **value}), "answered"
         except Refused as error:
-            response, outcome = _json({"error": str(error)}, error.status), "refused"
+            response, outcome = json_response({"error": str(error)}, error.status), "refused"
         except BadRequest as error:
-            response, outcome = _json({"error": str(error)}, 400), "bad_request"
-        except Unavailable as error:
-            response, outcome = _json({"error": f"Store unreachable: {error}"}, 503), "unavailable"
+            response, outcome = json_response({"error": str(error)}, 400), "bad_request"
+        except (Unavailable, LogUnavailable) as error:
+            response, outcome = json_response({"error": str(error)}, 503), "unavailable"
         _ANSWERS.labels(endpoint.path, outcome).inc()
         return response
 
-    handler: Callable[[Request], Awaitable[Response]] = answer
-    return Route(endpoint.path, handler, methods=["GET"] if endpoint.read else ["POST"])
+    return Route(endpoint.path, answer, methods=["GET"] if endpoint.read else ["POST"])
 
 
-async def _answer(endpoint: Endpoint, request: Request, call: Call) -> Response:
-    assert endpoint.read is not None
-    value = await run_in_threadpool(endpoint.read, call)
-    return _json({"now": time.time_ns() // 1_000_000, **value})
+def _run(endpoint: Endpoint, call: Call) -> Answer:
+    if endpoint.read is not None:
+        return endpoint.read(call)
+    return run_action(endpoint, call)
+
+
+async def _body(request: Request, endpoint: Endpoint) -> dict[str, Any]:
+    return await json_body(request) if endpoint.act is not None else {}
 
 
 async def _page(request: Request) -> Response:
@@ -109,7 +116,3 @@ async def _health(request: Request) -> Response:
 
 async def _metrics(request: Request) -> Response:
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(value), status, {"Cache-Control": "no-store"}, "application/json")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepstream.config import Settings
+from stepstream.services.console.event_log import EventLog
 from stepstream.services.console.store import Row, Store
 from stepstream.services.console.users import Role, User
 
@@ -25,7 +26,7 @@ TENANT = "({tenant:String} = '' OR tenant = {tenant:String})"
 """Condition on a table's column `tenant` that bounds a query to the user's tenant."""
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(\d{1,4})([mhd])")
+_DURATION = re.compile(r"([0-9]{1,4})([mhd])")
 _MOST_DAYS = 366
 
 
@@ -39,6 +40,7 @@ class Services:
 
     settings: Settings
     store: Store
+    log: EventLog
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,14 @@ class Call:
         """
         return [] if self.user.tenant else self.services.store.query(sql, parameters, fresh_s=fresh_s)
 
+    def publish(self, topic: str, key: str, record: Any) -> None:
+        """Write an event to the log; block until it is durable.
+
+        Raises:
+            LogUnavailable: Kafka or the registry does not answer.
+        """
+        self.services.log.publish(topic, key, record)
+
     def text(self, name: str, default: str = "", *, longest: int = 200) -> str:
         """Return a parameter.
 
@@ -89,7 +99,7 @@ class Call:
             BadRequest: it is none.
         """
         value = self.parameters.get(name) or str(default)
-        if not re.fullmatch(r"-?\d{1,18}", value) or not least <= int(value) <= most:
+        if not re.fullmatch(r"-?[0-9]{1,18}", value) or not least <= int(value) <= most:
             raise BadRequest(f"{name} must be a whole number from {least} to {most}, not {value[:50]}")
         return int(value)
 

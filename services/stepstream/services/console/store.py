@@ -113,7 +113,7 @@ class Store:
         if self._reachable:
             log.warning("the store is unavailable: %s; the console shows this until it answers", reason)
             self._reachable = False
-        return Unavailable(reason)
+        return Unavailable(f"Store unreachable: {reason}")
 
 
 def _without_nan(row: Row) -> Row:

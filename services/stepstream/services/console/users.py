@@ -10,6 +10,11 @@ ROLES: tuple[Role, ...] = get_args(Role)
 """Every role, the least first: a role may do all that those before it may."""
 
 
+def role_of(text: str) -> Role | None:
+    """Return the role of this name; None: there is none."""
+    return next((role for role in ROLES if role == text), None)
+
+
 @dataclass(frozen=True)
 class User:
     """A person who is logged in."""

@@ -1,4 +1,5 @@
-"""Decide who may use the console, and what each person may read and do.
+"""Decide who may use the console, and record what people do.
 
-`gate` admits each request.
+`gate` admits each request: `sessions` signs the cookie, `passwords` checks, `attempts` slows down guesses. `login`
+answers the login form. `audit` writes each action to the log.
 """

@@ -1,9 +1,23 @@
 """Admit requests: find the user of each, and refuse what the user may not call."""
 
-from starlette.requests import Request
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stepstream.config import Settings
+from stepstream.config.secrets import console_session_key
+from stepstream.services.console.access.attempts import Attempts
+from stepstream.services.console.access.passwords import is_password
+from stepstream.services.console.access.sessions import action_token, credential_of, new_session, sign, verify
 from stepstream.services.console.endpoints import Endpoint
-from stepstream.services.console.users import LOCAL, User
+from stepstream.services.console.users import LOCAL, User, role_of
+from stepstream.topics.events import ConsoleUser
+
+TOKEN_HEADER = "x-csrf-token"
 
 
 class Refused(Exception):
@@ -15,11 +29,34 @@ class Refused(Exception):
 
 
 class Gate:
-    """Finds the user of a request."""
+    """Decides who a request is from."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        users: Callable[[], Mapping[str, ConsoleUser] | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`users` returns the records by name; None: they are not known yet."""
+        self.requires_login = settings.console.login
+        self._key = console_session_key(settings)
+        self._seconds = settings.console.session_hours * 3600
+        self._is_secure = settings.console.public_url.startswith("https://")
+        self._cookie = "__Host-stepstream" if self._is_secure else "stepstream"
+        self._users = users
+        self._clock = clock
+        self._attempts = Attempts()
 
     def user_of(self, request: Request) -> User | None:
         """Return the user; None: nobody is logged in."""
-        return LOCAL
+        if not self.requires_login:
+            return LOCAL
+        session = verify(request.cookies.get(self._cookie, ""), self._key, self._clock())
+        return None if session is None else self._known(session.name, session.credential)
+
+    def token_of(self, request: Request) -> str:
+        """Return the token that the actions of this request's session must carry."""
+        return action_token(request.cookies.get(self._cookie, ""), self._key)
 
     def admit(self, request: Request, endpoint: Endpoint) -> User:
         """Return the user if the endpoint admits the request.
@@ -34,4 +71,65 @@ class Gate:
             raise Refused(403, f"this needs the role {endpoint.role}; yours is {user.role}")
         if endpoint.installation and user.tenant:
             raise Refused(403, f"this is about the whole installation; you see tenant {user.tenant} only")
+        if endpoint.act is not None:
+            self.check_token(request)
         return user
+
+    def check_token(self, request: Request) -> None:
+        """Refuse an action of another site's page.
+
+        Raises:
+            Refused: the request lacks the session's token (403).
+        """
+        if not hmac.compare_digest(request.headers.get(TOKEN_HEADER, ""), self.token_of(request)):
+            raise Refused(403, "the session's token is missing or old: load the page again")
+
+    def log_in(self, name: str, password: str) -> str:
+        """Return the cookie of a new session. Blocks for about 0.1 s.
+
+        Raises:
+            Refused: name or password is wrong (401), the name failed too often (429), or the users are not known (503).
+        """
+        now = self._clock()
+        if wait := self._attempts.wait_s(name, now):
+            raise Refused(429, f"too many failed attempts: try again in {wait:.0f} s")
+        users = self._users()
+        if users is None:
+            raise Refused(503, "the users have not been read from Kafka yet: try again in some seconds")
+        record = users.get(name)
+        digest = record["password_digest"] if record is not None and not record["removed"] else None
+        if not is_password(password, digest) or record is None:
+            self._attempts.fail(name, now)
+            raise Refused(401, "name or password is wrong")
+        self._attempts.succeed(name)
+        return self.begin(name, _credential(record))
+
+    def is_user(self, name: str) -> bool:
+        """Return True if there is a local user of this name."""
+        return name in (self._users() or {})
+
+    def begin(self, name: str, credential: str) -> str:
+        """Return the cookie of a new session."""
+        return sign(new_session(name, credential, self._clock() + self._seconds), self._key)
+
+    def set_cookie(self, response: Response, cookie: str) -> None:
+        """Let the browser keep a session; an empty cookie ends it."""
+        options: dict[str, Any] = {
+            "path": "/",
+            "httponly": True,
+            "samesite": "strict",
+            "secure": self._is_secure,
+            "max_age": round(self._seconds) if cookie else 0,
+        }
+        response.set_cookie(self._cookie, cookie, **options)
+
+    def _known(self, name: str, credential: str) -> User | None:
+        record = (self._users() or {}).get(name)
+        if record is None or record["removed"] or not hmac.compare_digest(_credential(record), credential):
+            return None
+        role = role_of(record["role"])
+        return None if role is None else User(name, role, record["tenant"])
+
+
+def _credential(record: ConsoleUser) -> str:
+    return credential_of(record["role"], record["tenant"], record["password_digest"])

@@ -1,0 +1,62 @@
+"""Sign and check sessions: the value of the cookie, and the token that each action must carry.
+
+A session is a signed statement of the console, so several consoles behind one address share them. It names the digest
+of the user's credential: a new password or another role ends the sessions of before.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from dataclasses import asdict, dataclass
+
+import orjson
+
+_SESSION, _CSRF = b"stepstream console session", b"stepstream console action"
+
+
+@dataclass(frozen=True)
+class Session:
+    """The content of a cookie."""
+
+    name: str
+    credential: str
+    """`credential_of` the user's record; of OpenID Connect, the role and tenant that the issuer confirmed."""
+    ends_at: float
+    """Seconds since the Unix epoch."""
+    nonce: str
+
+
+def new_session(name: str, credential: str, ends_at: float) -> Session:
+    """Return a new session."""
+    return Session(name, credential, ends_at, secrets.token_urlsafe(12))
+
+
+def credential_of(role: str, tenant: str, password_digest: str) -> str:
+    """Return a digest that changes with the user's role, tenant or password."""
+    parts = orjson.dumps([role, tenant, password_digest])
+    return hashlib.sha256(parts).hexdigest()[:32]
+
+
+def sign(session: Session, key: bytes) -> str:
+    """Return the cookie's value."""
+    body = base64.urlsafe_b64encode(orjson.dumps(asdict(session)))
+    return f"{body.decode()}.{_mac(key, _SESSION, body)}"
+
+
+def verify(cookie: str, key: bytes, now: float) -> Session | None:
+    """Return the session of a cookie; None: it is forged, damaged or has ended."""
+    body, _, mac = cookie.encode("utf-8", "replace").rpartition(b".")
+    if not hmac.compare_digest(mac, _mac(key, _SESSION, body).encode()):
+        return None
+    session = Session(**orjson.loads(base64.urlsafe_b64decode(body)))
+    return session if now < session.ends_at else None
+
+
+def action_token(cookie: str, key: bytes) -> str:
+    """Return the token that the actions of a session must carry: another site's page cannot read it."""
+    return _mac(key, _CSRF, cookie.encode())
+
+
+def _mac(key: bytes, purpose: bytes, body: bytes) -> str:
+    return hmac.new(key, purpose + b"\0" + body, hashlib.sha256).hexdigest()
