@@ -54,7 +54,8 @@ class Console:
 
 
 def endpoint(**fields: Any) -> Endpoint:
-    return Endpoint(**{"path": "/api/x", "role": "viewer", "installation": False, "read": lambda call: {}} | fields)
+    declared: dict[str, Any] = {"path": "/api/x", "role": "viewer", "installation": False, "read": lambda call: {}}
+    return Endpoint(**declared | fields)
 
 
 def test_a_digest_accepts_its_password_only() -> None:
@@ -161,7 +162,7 @@ def test_an_endpoint_admits_its_role_and_those_above() -> None:
     assert [status(name, role="operator") for name in cookies] == [403, 200, 200, 200]
     assert [status(name, role="admin") for name in cookies] == [403, 403, 200, 200]
     assert [status(name, installation=True) for name in cookies] == [200, 200, 200, 403]
-    action = {"read": None, "act": lambda call: None, "role": "operator"}
+    action: dict[str, Any] = {"read": None, "act": lambda call: None, "role": "operator"}
     tokens = {name: console.gate.token_of(console.request(cookie)) for name, cookie in cookies.items()}
     assert [status(name, **action) for name in cookies] == [403, 403, 403, 403]
     assert [status(name, tokens["viewer"], **action) for name in cookies] == [403, 403, 403, 403]
