@@ -159,8 +159,7 @@ def test_of_two_labels_with_one_revision_explain_and_exports_read_the_greater_ev
         assert newest["reward"] == 1.0
         [page] = matching_pages(client, "", "analyse")
         assert [episode.rewards for episode in episodes(client, page, "analyse")] == [{0: 1.0}]
-        for table in ("trajectories", "trajectory_steps"):
-            client.command(f"TRUNCATE TABLE {table}")
+        client.command("TRUNCATE TABLE trajectories")
 
 
 def test_a_dropped_trajectory_names_its_reason_and_remedy(client: Client, ask: Ask) -> None:

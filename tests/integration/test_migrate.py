@@ -1,5 +1,6 @@
 """Test the migrations on the embedded store: the tables that they create, and the views under duplicates."""
 
+import datetime
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +28,7 @@ from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.topics.events import new_governance
 
 TOTALS = """
-SELECT (SELECT uniqExact(sipHash64(tenant, source_event_id)) FROM steps) AS steps,
+SELECT (SELECT count() FROM steps FINAL) AS steps,
     (SELECT count() FROM trajectories FINAL) AS trajectories
 """
 
@@ -68,21 +69,15 @@ def test_a_second_run_applies_nothing(client: Client, settings: Settings) -> Non
     assert migrate(settings) == []
 
 
-def test_an_unrecorded_run_is_repeated(client: Client, settings: Settings) -> None:
-    client.command("TRUNCATE TABLE schema_migrations")
-    assert migrate(settings) == [migration.name for migration in migrations()]
-
-
 def test_a_changed_migration_raises_with_its_name(client: Client, settings: Settings) -> None:
-    name = migrations()[0].name
-    client.command("ALTER TABLE schema_migrations DELETE WHERE 1 SETTINGS mutations_sync = 1")
-    client.insert("schema_migrations", [(name, "other")], column_names=["name", "sha256"])
-    try:
-        with pytest.raises(MigrationError, match=name):
-            migrate(settings)
-    finally:
-        client.command("TRUNCATE TABLE schema_migrations")
+    first = migrations()[0]
+    record = ["name", "sha256", "applied_at"]
+    later = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
+    client.insert("schema_migrations", [(first.name, "other", later)], column_names=record)
+    with pytest.raises(MigrationError, match=first.name):
         migrate(settings)
+    client.insert("schema_migrations", [(first.name, first.sha256, later.replace(month=2))], column_names=record)
+    assert migrate(settings) == []
 
 
 def test_columns_agree_with_the_tables(client: Client) -> None:
@@ -103,25 +98,23 @@ def first_row(tables: Client, query: str) -> dict[str, Any]:
 def test_every_kind_of_record_is_stored(tables: Client) -> None:
     write(tables, *SAMPLES.items())
     for table in TABLES:
-        assert tables.command(f"SELECT count() FROM {table}") == (2 if table == "reward_components" else 1), table
+        assert tables.command(f"SELECT count() FROM {table}") == 1, table
     stored = first_row(tables, "SELECT * FROM steps")
     assert stored["occurred_at"].timestamp() == T0_US / SECOND_US
     assert (stored["version_min"], stored["version_max"], stored["logprob_sum"]) == (3, 4, -0.75)
     assert stored["tools"] == ["get"]
-    assert "é\U0001f600" in stored["messages"]
+    assert "é\U0001f600" in first_row(tables, "SELECT messages FROM step_contents")["messages"]
     assert not {"key", "value"}.intersection(TABLES["dead_letters"].columns), (
         "a dead letter is not governed: its content must not be stored"
     )
-    assert first_row(tables, "SELECT components FROM trajectory_steps")["components"] == {
-        "outcome": 1.0,
-        "length": -0.25,
-    }
+    components = "SELECT arrayZip(component.name, component.value, component.weight) AS terms FROM trajectories"
+    assert first_row(tables, components)["terms"] == [("outcome", 1.0, 1.0), ("length", 0.5, -0.5)]
     assert tables.query("SELECT size_bytes, trajectories, metrics FROM checkpoints").first_row == (10, 2, {"loss": 0.5})
     assert tables.command("SELECT toUnixTimestamp64Micro(occurred_at) FROM closures") == T0_US + 1
-    assert tables.query("SELECT tool_calls, tool_errors FROM trajectories").first_row == (
-        {"get": 2, "calc": 1},
-        {"get": 1},
-    )
+    times = "SELECT toUnixTimestamp64Milli(first), toUnixTimestamp64Milli(last) FROM trajectory_times"
+    assert tables.query(f"{times} WHERE trajectory_key = sipHash64('t')").result_rows == [(T0_US // 1000,) * 2]
+    dirty = tables.query("SELECT of, toUnixTimestamp(hour) FROM dirty_hours FINAL ORDER BY of").result_rows
+    assert dirty == [(of, T0_US // SECOND_US // 3600 * 3600) for of in ("steps", "trajectories")]
 
 
 def test_success_counts_each_trajectory_once_at_its_newest_revision(tables: Client) -> None:
@@ -159,7 +152,6 @@ def test_the_component_chart_shows_only_the_newest_label(tables: Client) -> None
     retracted = trajectory("t0", revision=2)
     retracted["steps"][0]["components"] = retracted["steps"][0]["components"][1:]
     write(tables, *first, ("labeled-trajectories", retracted), times=2)
-    assert tables.command("SELECT count() FROM reward_components FINAL") == 9
     query = "SELECT component, n, trajectories, mean, paid FROM component_rates ORDER BY component"
     assert tables.query(query).result_rows == [("length", 4, 4, 0.5, -0.25), ("outcome", 3, 3, 1.0, 1.0)]
 
@@ -168,7 +160,8 @@ def test_steps_per_second_counts_redelivered_steps_once(tables: Client) -> None:
     steps = [("governed-steps", step("t", index, T0_US + index * SECOND_US // 2)) for index in range(4)]
     write(tables, *steps, times=3)
     assert first_row(tables, "SELECT count() AS rows FROM steps")["rows"] > 4
-    assert [n for _, n in tables.query("SELECT * FROM steps_per_second ORDER BY second").result_rows] == [2, 2]
+    query = "SELECT count() FROM steps FINAL GROUP BY toStartOfSecond(occurred_at)"
+    assert tables.query(query).result_rows == [(2,), (2,)]
 
 
 def test_staleness_is_relative_to_the_newest_version_at_the_end(tables: Client) -> None:
@@ -206,10 +199,9 @@ def test_retracted_feedback_does_not_count(tables: Client) -> None:
 
 def counts(client: Client) -> dict[str, Any]:
     """Return all figures that the console and the views derive from steps and feedback."""
-    views = ("steps_per_second", "feedback_counts", "step_consents", "current_steps", "current_feedback")
-    queries = {view: f"SELECT count() FROM {view}" for view in views}
+    queries = {view: f"SELECT count() FROM {view}" for view in ("feedback_counts", "step_consents")}
+    queries |= {table: f"SELECT count() FROM {table} FINAL" for table in ("steps", "step_contents", "feedback")}
     queries |= {
-        "per second": "SELECT second, steps FROM steps_per_second ORDER BY second",
         "feedback": "SELECT name, source, events, mean FROM feedback_counts ORDER BY name, source",
         "consent": "SELECT consent, count() FROM step_consents GROUP BY consent ORDER BY consent",
         "totals": TOTALS,
@@ -234,7 +226,7 @@ def test_a_replay_changes_no_count(tables: Client) -> None:
     for version in (2, 1):
         write(tables, *((topic, governed(event, version)) for topic, event in events), times=2)
         assert counts(tables) == before
-    assert {version for (version,) in tables.query("SELECT policy_version FROM current_steps").result_rows} == {2}
+    assert {version for (version,) in tables.query("SELECT governed_by FROM steps FINAL").result_rows} == {2}
 
 
 def test_other_views_answer(tables: Client) -> None:
@@ -281,9 +273,8 @@ def same_names(tenant: str, reward: float) -> list[tuple[str, Any]]:
 OF_TRAJECTORIES = (
     "steps",
     "feedback",
+    "step_contents",
     "trajectories",
-    "trajectory_steps",
-    "reward_components",
     "closures",
     "curation",
     "governance_audit",
@@ -295,47 +286,15 @@ def test_tenants_with_the_same_names_have_rows_of_their_own(tables: Client) -> N
     write(tables, *same_names("ours", 1.0), *same_names("theirs", 0.0), times=2)
     for table in OF_TRAJECTORIES:
         found = tables.query(f"SELECT tenant, count() FROM {table} FINAL GROUP BY tenant ORDER BY tenant").result_rows
-        each = 2 if table == "reward_components" else 1
-        assert found == [("ours", each), ("theirs", each)], table
-    for view in ("current_steps", "current_feedback", "current_reward_components", "step_consents"):
+        assert found == [("ours", 1), ("theirs", 1)], table
+    for view in ("current_reward_components", "step_consents"):
         assert tables.query(f"SELECT uniqExact(tenant) FROM {view}").result_rows == [(2,)], view
     query = "SELECT tenant, by FROM quarantine ORDER BY tenant"
     assert tables.query(query).result_rows == [("ours", "ours"), ("theirs", "theirs")]
     retraction = feedback("r", tenant="theirs", trajectory_id="t", retracts="f")
     write(tables, ("governed-feedback", retraction))
     assert tables.query("SELECT events, mean FROM feedback_counts").result_rows == [(1, 1.0)]
-    assert tables.query("SELECT sum(steps) FROM steps_per_second").result_rows == [(2,)]
     assert first_row(tables, TOTALS) == {"steps": 2, "trajectories": 2}
-
-
-def test_a_database_of_a_release_without_tenants_gets_them(store_settings: Settings) -> None:
-    own = store_settings.clickhouse.model_copy(update={"database": "by_id"})
-    settings = store_settings.model_copy(update={"clickhouse": own})
-    with connection.connect(settings) as server:
-        server.command("CREATE DATABASE by_id")
-    with connection.connect(settings, database="by_id") as client:
-        for migration in migrations()[:-1]:
-            for statement in migration.statements():
-                client.command(statement)
-        for topic, record in same_names("ours", 1.0):
-            for table, row in rows(topic, record):
-                columns = TABLES[table].columns
-                lacks = table in ("closures", "curation", "trajectory_steps")
-                places = [n for n, name in enumerate(columns) if not (lacks and name == "tenant")]
-                client.insert(table, [[row[n] for n in places]], column_names=[columns[n] for n in places])
-        migrate(settings)
-        write(client, *same_names("ours", 1.0), *same_names("theirs", 0.0))
-        for table in OF_TRAJECTORIES:
-            found = client.query(f"SELECT tenant, count() FROM {table} FINAL GROUP BY tenant ORDER BY 1").result_rows
-            each = 2 if table == "reward_components" else 1
-            assert found == [("ours", each), ("theirs", each)], table
-        [(keys,)] = client.query(
-            "SELECT countIf(startsWith(sorting_key, 'tenant, trajectory_id')) FROM system.tables "
-            "WHERE database = currentDatabase() AND engine LIKE '%MergeTree'"
-        ).result_rows
-        assert keys == len(OF_TRAJECTORIES)
-        left = "SELECT name FROM system.tables WHERE database = 'by_id' AND name LIKE '%\\_before'"
-        assert client.query(left).result_rows == []
 
 
 @pytest.mark.parametrize(
@@ -361,36 +320,8 @@ def test_of_two_labels_with_one_revision_the_greater_event_id_counts(tables: Cli
     for order in (ids, ids[::-1], ids[1:] + ids[:1]):
         for event_id in order:
             write(tables, ("labeled-trajectories", trajectory(event_id=event_id, reward=ids.index(event_id))))
-        assert tables.query("SELECT event_id FROM trajectories FINAL").result_rows == [(ids[1],)]
-        assert {row for (row,) in tables.query("SELECT label_id FROM trajectory_steps FINAL").result_rows} == {ids[1]}
+        assert tables.query("SELECT label_id FROM trajectories FINAL").result_rows == [(ids[1],)]
         assert {row for (row,) in tables.query("SELECT label_id FROM current_reward_components").result_rows} == {
             ids[1]
         }
-        for table in ("trajectories", "trajectory_steps", "reward_components"):
-            tables.command(f"TRUNCATE TABLE {table}")
-
-
-def test_an_interrupted_replacement_of_an_engine_is_continued(settings: Settings, client: Client) -> None:
-    old = (
-        "CREATE TABLE {} AS trajectories ENGINE = ReplacingMergeTree(revision) ORDER BY trajectory_id "
-        "SETTINGS non_replicated_deduplication_window = 1000, old_parts_lifetime = 60"
-    )
-    for interrupted in ("before", "copied", "between names", "renamed"):
-        client.command("TRUNCATE TABLE trajectories")
-        client.command(old.format("of_earlier_release"))
-        batch = [row for table, row in rows("labeled-trajectories", trajectory()) if table == "trajectories"]
-        client.insert("of_earlier_release", batch, column_names=TABLES["trajectories"].columns)
-        client.command("RENAME TABLE trajectories TO trajectories_next")
-        if interrupted == "before":
-            client.command("DROP TABLE trajectories_next SYNC")
-        earlier = "trajectories" if interrupted in ("before", "copied") else "trajectories_before"
-        client.command(f"RENAME TABLE of_earlier_release TO {earlier}")
-        if interrupted == "renamed":
-            client.command("RENAME TABLE trajectories_next TO trajectories")
-        migrate(settings)
-        assert client.query("SELECT count() FROM trajectories FINAL").result_rows == [(1,)], interrupted
-        tables_now = client.query(
-            "SELECT name, engine_full FROM system.tables "
-            "WHERE database = currentDatabase() AND name LIKE 'trajectories%'"
-        ).result_rows
-        assert [(name, "precedence" in engine) for name, engine in tables_now] == [("trajectories", True)], interrupted
+        tables.command("TRUNCATE TABLE trajectories")

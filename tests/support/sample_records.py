@@ -265,6 +265,9 @@ SAMPLES: dict[str, Any] = {
     "alarms": alarm(),
     "checkpoints": checkpoint(),
     "worker-status": worker_status(),
+    "rollouts": events.new_rollout(
+        event_id="o", occurred_at_us=T0_US, model="demo", stable_version=1, canary_version=2, canary_share=0.1
+    ),
     "curation": events.new_curation(
         event_id="h", occurred_at_us=T0_US, trajectory_id="t", action="hold", reason="by_hand", by="curator"
     ),

@@ -94,7 +94,7 @@ class RunStats:
         )
         steps, speed = self._row(
             "SELECT uniqExact(tenant, trajectory_id, step_index),"
-            " uniqExactIf((tenant, trajectory_id, step_index), occurred_at > now64(6) - INTERVAL 10 SECOND) / 10"
+            " uniqExactIf((tenant, trajectory_id, step_index), occurred_at > now64(3) - INTERVAL 10 SECOND) / 10"
             " FROM steps WHERE occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
         )
         newest, staleness = self._row(
@@ -179,7 +179,7 @@ class RunStats:
     def failed_requests(self) -> int:
         """Return the number of model calls that ended with an error, without those that the agent's end cut off."""
         (count,) = self._row(
-            "SELECT countIf(error IS NOT NULL AND error != 'client_disconnected') FROM current_steps"
+            "SELECT countIf(error NOT IN ('', 'client_disconnected')) FROM steps FINAL"
             " WHERE model = {model:String}"
             " AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
         )
@@ -194,7 +194,7 @@ class RunStats:
         kept, later = self._row(
             "SELECT countIf(later.shared_tokens ="
             " before.shared_tokens + before.prompt_tokens + before.response_tokens), count()"
-            " FROM (SELECT * FROM steps FINAL WHERE model = {model:String} AND error IS NULL"
+            " FROM (SELECT * FROM steps FINAL WHERE model = {model:String} AND error = ''"
             " AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})) AS later"
             " INNER JOIN (SELECT * FROM steps FINAL WHERE model = {model:String}) AS before"
             " ON before.tenant = later.tenant AND before.trajectory_id = later.trajectory_id"

@@ -14,8 +14,9 @@ from typing import TypeVar
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import sealing_codec
+from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.insert import Inserter
-from stepstream.jobs.clickhouse.rows import TOPICS, Row, rows
+from stepstream.jobs.clickhouse.rows import TOPICS, rows
 from stepstream.jobs.rewards.spec_lookup import rejection_of
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.dead_letter_limit import DeadLetterLimit

@@ -207,7 +207,7 @@ _ALL = (
         "Rollout",
         "Decisions which versions of a model serve its tracks.",
         ("people",),
-        ("inference", "gateway", "learner", "people", "SDK"),
+        ("inference", "gateway", "learner", "store", "people", "SDK"),
     ),
     _table(
         HARNESSES,

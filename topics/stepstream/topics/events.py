@@ -1892,6 +1892,8 @@ class LabeledTrajectory(TypedDict):
     """Its messages without complete token ids (fidelity `text`), for objectives without behaviour log-probabilities; empty: nothing of them is trainable."""
     other_users: list[str]
     """Persons beside `user` in its steps, in order of their first step. Sealing uses the keys of all."""
+    opened_at_us: int | None
+    """`started_at_us` of its first revision, in microseconds since the Unix epoch. All revisions carry it, so that tables can be partitioned by it; null: a label of an earlier release."""
 
 
 def new_labeled_trajectory(
@@ -1941,6 +1943,7 @@ def new_labeled_trajectory(
     sealed: bytes | None = None,
     conversations: list[Conversation] | None = None,
     other_users: list[str] | None = None,
+    opened_at_us: int | None = None,
 ) -> LabeledTrajectory:
     """Return a LabeledTrajectory with the schema's defaults."""
     return {
@@ -1989,6 +1992,7 @@ def new_labeled_trajectory(
         "sealed": sealed,
         "conversations": conversations if conversations is not None else [],
         "other_users": other_users if other_users is not None else [],
+        "opened_at_us": opened_at_us,
     }
 
 

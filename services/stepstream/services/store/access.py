@@ -74,12 +74,14 @@ def _fixed_texts() -> list[str]:
 
 
 def _users(limits: Limits, fixed: Iterable[str]) -> str:
+    # All versions of a row of a fact table are in one partition: FINAL need not merge several.
+    defaults = {"do_not_merge_across_partitions_select_final": 1}
     bounds = {
         "max_execution_time": max(1, round(limits.seconds)),
         "max_memory_usage": limits.memory_bytes,
         "max_result_bytes": limits.result_bytes,
     }
-    values = "".join(f"<{name}>{value}</{name}>" for name, value in (bounds | _FIXED).items())
+    values = "".join(f"<{name}>{value}</{name}>" for name, value in (bounds | _FIXED | defaults).items())
     # Zero would mean no limit.
     ranges = "".join(f"<{name}><min>1</min><max>{value}</max></{name}>" for name, value in bounds.items())
     constants = "".join(f"<{name}><const/></{name}>" for name in fixed)

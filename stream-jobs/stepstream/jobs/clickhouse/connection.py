@@ -19,6 +19,15 @@ logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
 
 _AUTHENTICATION_FAILED = 516
 _UNKNOWN_DATABASE = 81
+_SETTINGS = {
+    # A replay writes many days at once; each day is a partition.
+    "max_partitions_per_insert_block": 0,
+    # An insert returns after its rows are stored.
+    "async_insert": 0,
+    # All versions of a row are in one partition: the time in a key never changes.
+    "do_not_merge_across_partitions_select_final": 1,
+}
+"""Settings of the account that writes. A read-only account of a server may change none."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 
@@ -56,6 +65,7 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
             send_receive_timeout=timeout_s,
             connect_timeout=min(10.0, timeout_s),
             autogenerate_session_id=False,
+            settings=None if reads_only else _SETTINGS,
             **_security(settings.clickhouse, password),
         )
     except ClickHouseError as error:

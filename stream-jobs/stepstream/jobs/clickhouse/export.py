@@ -27,80 +27,44 @@ _CONDITIONS: dict[Purpose, str] = {
     "train": "split = 'train' AND NOT arrayExists(flag -> startsWith(flag, 'held:'), flags)",
     "analyse": "1",
 }
-_STEP_COLUMNS = [
-    "trajectory_id",
-    "step_index",
-    "producer",
-    "tenant",
-    "consent",
-    "user",
-    "parent_trajectory_id",
-    "parent_step_index",
-    "task_id",
-    "group_id",
-    "agent",
-    "environment",
-    "harness_version",
-    "track",
-    "split",
-    "model",
-    "finish_reason",
-    "error",
-    "duration_ms",
-    "first_token_ms",
-    "cost_usd",
-    "prompt_shared_step",
-    "usage_prompt_tokens",
-    "usage_response_tokens",
-]
-"""Columns of `steps` that are fields of a step."""
 _IDS = "tenant = {tenant:String} AND trajectory_id IN {ids:Array(String)}"
+_KEY = "tenant, trajectory_id, step_index, source_key, occurred_at"
 _STEPS = f"""
-SELECT s.event_id AS event_id, {", ".join(f"s.{name} AS {name}" for name in _STEP_COLUMNS)},
-    source_event_id, toUnixTimestamp64Micro(s.occurred_at) AS occurred_at_us, shared_messages, s.fidelity AS fidelity,
-    messages, response, temperature, top_p, max_tokens, seed, trajectory_end, l.reward AS reward
-FROM (SELECT * FROM steps FINAL WHERE {_IDS}) AS s
+SELECT c.event_id AS event_id, trajectory_id, step_index, producer, tenant, consent, nullIf(user, '') AS user,
+    nullIf(parent_trajectory_id, '') AS parent_trajectory_id, nullIf(parent_step_index, -1) AS parent_step_index,
+    task_id, nullIf(group_id, '') AS group_id, agent, environment, harness_version, track, split, model, finish_reason,
+    nullIf(error, '') AS error, duration_ms, first_token_ms, toFloat64(cost_usd) AS cost_usd,
+    nullIf(shared_step, -1) AS prompt_shared_step, usage_prompt_tokens, usage_response_tokens,
+    source_event_id, toUnixTimestamp64Milli(occurred_at) * 1000 AS occurred_at_us,
+    shared_messages AS prompt_shared_messages, fidelity, messages, response, sampling, end, l.reward AS reward
+FROM (SELECT * FROM steps FINAL WHERE {_IDS} AND consent IN {{consents:Array(String)}}) AS s
+INNER JOIN (SELECT * FROM step_contents FINAL WHERE {_IDS}) AS c USING ({_KEY})
 INNER JOIN
 (
-    SELECT trajectory_id, event_id, reward FROM trajectory_steps FINAL WHERE {_IDS}
-) AS l ON l.trajectory_id = s.trajectory_id AND l.event_id = s.event_id
-WHERE s.consent IN {{consents:Array(String)}}
+    SELECT trajectory_id, l.event_key AS event_key, l.reward AS reward
+    FROM (SELECT * FROM trajectories FINAL WHERE {_IDS}) ARRAY JOIN step AS l
+) AS l ON l.trajectory_id = s.trajectory_id AND l.event_key = reinterpretAsUInt32(substring(MD5(c.event_id), 1, 4))
 ORDER BY trajectory_id, step_index
 """
-_FEEDBACK_COLUMNS = [
-    "trajectory_id",
-    "step_index",
-    "tool_call_id",
-    "producer",
-    "tenant",
-    "consent",
-    "user",
-    "name",
-    "value",
-    "category",
-    "comment",
-    "demonstration",
-    "source",
-    "retracts",
-    "last_step_index",
-]
-"""Columns of `feedback` that are fields of feedback."""
+_COMPUTED = {"source_event_id", "reward", "messages", "response", "sampling", "fidelity"}
+"""Columns of a step that are no fields of it, or have another form there."""
 _FEEDBACK = f"""
-SELECT event_id, {", ".join(_FEEDBACK_COLUMNS)}, source_event_id, toUnixTimestamp64Micro(occurred_at) AS occurred_at_us,
-    trajectory_end
+SELECT event_id, trajectory_id, nullIf(step_index, -1) AS step_index, nullIf(tool_call_id, '') AS tool_call_id,
+    producer, tenant, consent, nullIf(user, '') AS user, name, value,
+    nullIf(category, '') AS category, comment, demonstration,
+    source, nullIf(retracts, '') AS retracts, nullIf(last_step_index, -1) AS last_step_index, source_event_id,
+    toUnixTimestamp64Micro(occurred_at) AS occurred_at_us, end
 FROM feedback FINAL
 WHERE {_IDS} AND consent IN {{consents:Array(String)}}
-ORDER BY trajectory_id, policy_version, occurred_at_us, event_id
+ORDER BY trajectory_id, occurred_at_us, event_id
 """
 _WITHDRAWN = f"""
 SELECT DISTINCT trajectory_id
 FROM
 (
-    SELECT trajectory_id, toString(tenant) AS tenant, ifNull(toString(user), '') AS user, toString(agent) AS agent
-    FROM steps WHERE {_IDS}
+    SELECT trajectory_id, toString(tenant) AS tenant, user, toString(agent) AS agent FROM steps WHERE {_IDS}
     UNION ALL
-    SELECT trajectory_id, toString(tenant), ifNull(toString(user), ''), '' FROM feedback
-    WHERE {_IDS}
+    SELECT trajectory_id, toString(tenant), user, '' FROM feedback WHERE {_IDS}
 )
 ARRAY JOIN [(tenant, '', ''), (tenant, user, ''), (tenant, '', agent), (tenant, user, agent)] AS whose
 WHERE whose IN
@@ -181,37 +145,25 @@ def episodes(client: Client, page: Page, purpose: Purpose, read_steps: StepReade
     feedback: dict[str, dict[str, Feedback]] = {}
     for row in client.query(_FEEDBACK, parameters=parameters).named_results():
         record = ungoverned_feedback(_feedback(row))
-        feedback.setdefault(row["trajectory_id"], {})[record["event_id"]] = record  # the newer policy wins
+        feedback.setdefault(row["trajectory_id"], {})[record["event_id"]] = record
     for name, trajectory in steps.items():
         yield Episode(trajectory, list(feedback.get(name, {}).values()), rewards[name])
 
 
 def _step(row: dict[str, Any]) -> Step:
-    fields = {name: row[name] for name in _STEP_COLUMNS}
     return new_step(
-        **fields,
-        event_id=row["event_id"],
-        occurred_at_us=row["occurred_at_us"],
+        **{name: value for name, value in row.items() if name not in _COMPUTED},
         fidelity="text" if row["fidelity"] == "token" else row["fidelity"],
-        prompt_shared_messages=row["shared_messages"],
         messages=[_message(message) for message in orjson.loads(row["messages"])],
         response=_message(orjson.loads(row["response"])),
-        sampling=new_sampling(
-            temperature=row["temperature"], top_p=row["top_p"], max_tokens=row["max_tokens"], seed=row["seed"]
-        ),
-        end=row["trajectory_end"],
+        sampling=new_sampling(**orjson.loads(row["sampling"])),
         governed=new_governance(source_event_id=row["source_event_id"], job=""),
     )
 
 
 def _feedback(row: dict[str, Any]) -> Feedback:
-    return new_feedback(
-        **{name: row[name] for name in _FEEDBACK_COLUMNS},
-        event_id=row["event_id"],
-        occurred_at_us=row["occurred_at_us"],
-        end=row["trajectory_end"],
-        governed=new_governance(source_event_id=row["source_event_id"], job=""),
-    )
+    fields = {name: value for name, value in row.items() if name != "source_event_id"}
+    return new_feedback(**fields, governed=new_governance(source_event_id=row["source_event_id"], job=""))
 
 
 def _message(saved: dict[str, Any]) -> Any:

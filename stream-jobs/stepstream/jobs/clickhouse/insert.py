@@ -14,8 +14,9 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError,
 from clickhouse_connect.driver.insert import InsertContext
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
-from stepstream.jobs.clickhouse.rows import TABLES, Row
+from stepstream.jobs.clickhouse.rows import TABLES
 from stepstream.jobs.runtime.retry import retry_while
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Apply the migrations `migrations/NNNN_name.sql` that are missing in ClickHouse, each once, in order.
 
 ClickHouse has no transactions over DDL. So every statement can be repeated: a migration that was interrupted, or that
-two processes apply at the same time, ends in the same state.
+two processes apply at the same time, ends in the same state. A table is renamed only while its new name is free.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import connect_when_ready
-from stepstream.jobs.clickhouse.engines import replace_engines
 
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{4}_\w+)\.sql\Z")
+_RENAME = re.compile(r"RENAME TABLE \w+ TO (\w+)")
 _RECORD = """
 CREATE TABLE IF NOT EXISTS schema_migrations
 (
@@ -96,9 +96,14 @@ def _apply(client: Client) -> list[str]:
                 )
             continue
         for statement in migration.statements():
-            client.command(statement)
+            if not _is_renamed(client, statement):
+                client.command(statement)
         client.insert("schema_migrations", [(migration.name, migration.sha256)], column_names=["name", "sha256"])
         log.info("applied migration %s", migration.name)
         applied.append(migration.name)
-    replace_engines(client)
     return applied
+
+
+def _is_renamed(client: Client, statement: str) -> bool:
+    renamed = _RENAME.search(statement)
+    return renamed is not None and bool(client.command(f"EXISTS TABLE {renamed[1]}"))

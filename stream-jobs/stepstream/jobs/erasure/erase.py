@@ -74,7 +74,7 @@ def erase(
        findings for another attempt.
     2. Write the decision about each to the log and destroy the keys: sealed records become unreadable.
     3. Delete the unsealed records from the log, after their readers have processed them.
-    4. Delete the persons' consents, wait for the sink, and delete the table rows.
+    4. Delete the persons' consents, wait for the sink, delete the table rows, and rewrite the parts with such rows.
     5. Write the proof to the log.
 
     An attempt that follows an interrupted one continues its request, and there is one proof of both.
@@ -106,7 +106,7 @@ def erase(
     find_records(settings, [one.search for one in erasing], say)
     for one in erasing:
         _save(_findings_file(settings, one.subject), one.search.found.pack())
-    decisions, reports = [], []
+    decisions = []
     for one in erasing:
         event_id = new_event_id()
         one.request.decisions.append(event_id)
@@ -115,8 +115,9 @@ def erase(
         decisions.append(delete_from_log.write_decision(settings, tenant, one.subject, requested_by, event_id))
         delete_from_log.destroy_keys(settings, one.live_keys)
         say(f"subject {one.subject}: {one.search.found.sealed} records are unreadable now")
+    reports = [_remove(settings, client, one, wait_s, say) for one in erasing]
+    delete_from_tables.remove_hidden(client)
     for number, (one, decision) in enumerate(zip(erasing, decisions, strict=True), 1):
-        reports.append(_remove(settings, client, one, wait_s, say))
         send_proof(settings, build_proof(settings, decision, one.request, one.search.found))
         one.request.end(
             one.request_file

@@ -51,6 +51,7 @@ def build_label(
     event_id: str,
     occurred_at_us: int,
     revision: int,
+    opened_at_us: int,
     job: str,
 ) -> LabeledTrajectory:
     """Build the labelled trajectory.
@@ -70,6 +71,7 @@ def build_label(
         event_id: identity of the label.
         occurred_at_us: time of the newest input.
         revision: number of the label.
+        opened_at_us: `started_at_us` of the first label.
         job: name and version of the job.
     """
     first = steps[0]
@@ -168,6 +170,7 @@ def build_label(
         trainable=trainable,
         prompt_tokens=sum(len(step["prompt_token_ids"]) for step in steps),
         response_tokens=sum(len(step["response_token_ids"]) for step in steps),
+        opened_at_us=opened_at_us,
         started_at_us=first["occurred_at_us"],
         ended_at_us=steps[-1]["occurred_at_us"],
         cost_usd=sum(costs) if costs else None,

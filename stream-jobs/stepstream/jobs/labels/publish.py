@@ -89,6 +89,7 @@ class LabelPublisher:
         out: Outputs,
     ) -> None:
         revision, closure = trajectory.revision + 1, trajectory.closure
+        trajectory.opened_us = trajectory.opened_us or steps[0]["occurred_at_us"]
         label = build_label(
             steps,
             counted,
@@ -111,6 +112,7 @@ class LabelPublisher:
                 *(trajectory.given_up[component][0] for component in given_up),
             ),
             revision=revision,
+            opened_at_us=trajectory.opened_us,
             job=JOB,
         )
         if trajectory.erased:

@@ -92,6 +92,8 @@ class TrajectoryState:
     """Last revision published; 0: none."""
     label_id: str = ""
     """event_id of that revision."""
+    opened_us: int = 0
+    """`opened_at_us` of its labels; 0: none is published, or an earlier release published them."""
     withdrawn: bool = False
     """True if that revision withdraws the label until the next closure, because later steps have come."""
 
@@ -178,8 +180,8 @@ class TrajectoryState:
         self.released = max(self.released, unowned.released)
         known = label_precedence(self.revision, self.label_id)
         if label_precedence(unowned.revision, unowned.label_id) > known:
-            self.revision, self.label_id = unowned.revision, unowned.label_id
-            self.withdrawn = unowned.withdrawn
+            self.revision, self.label_id, self.withdrawn = unowned.revision, unowned.label_id, unowned.withdrawn
+        self.opened_us = self.opened_us or unowned.opened_us
         self._update_times(0, unowned.arrived_ms)
 
     def take_feedback(self, source: str, entry: dict[str, Any], end: list[Any] | None) -> None:
@@ -227,8 +229,7 @@ class TrajectoryState:
     def erase(self) -> None:
         """Remove users and decisions; the rest is needed for a label without content."""
         self.erased = True
-        self.users = []
-        self.holds, self.released, self.given_up = {}, [], {}
+        self.users, self.holds, self.released, self.given_up = [], {}, [], {}
 
     @property
     def signals(self) -> list[dict[str, Any]]:

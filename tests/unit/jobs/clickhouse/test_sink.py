@@ -9,7 +9,8 @@ from sample_records import step
 
 from stepstream.config import Settings
 from stepstream.jobs import sink
-from stepstream.jobs.clickhouse.rows import TABLES, Row
+from stepstream.jobs.clickhouse.columns import Row
+from stepstream.jobs.clickhouse.rows import TABLES
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.outputs import Output
 from stepstream.jobs.runtime.record import Record

@@ -6,8 +6,8 @@ from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
 
 _STEPS = f"""
 WITH toUnixTimestamp(now('UTC')) AS now
-SELECT toInt64(toUnixTimestamp(toStartOfSecond(occurred_at))) * 1000 AS at, uniqExact(tenant, source_event_id) AS steps
-FROM steps
+SELECT toInt64(toUnixTimestamp(toStartOfSecond(occurred_at))) * 1000 AS at, count() AS steps
+FROM steps FINAL
 WHERE {TENANT} AND occurred_at >= fromUnixTimestamp(toInt64(now) - 120) AND occurred_at < fromUnixTimestamp(now)
 GROUP BY at ORDER BY at WITH FILL FROM toInt64(now - 120) * 1000 TO toInt64(now) * 1000 STEP 1000
 """
@@ -22,7 +22,7 @@ SELECT split, version_max AS version, countIf(success IS NOT NULL) AS outcomes, 
     successes / outcomes AS rate, {wilson("successes", "outcomes", -1)} AS low,
     {wilson("successes", "outcomes", 1)} AS high
 FROM trajectories FINAL
-WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND version_max IS NOT NULL
+WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND version_max >= 0
 GROUP BY split, version HAVING outcomes > 0 ORDER BY version DESC, split LIMIT 20
 """
 _ALARMS = f"""

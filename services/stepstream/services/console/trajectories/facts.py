@@ -12,24 +12,18 @@ Query = Callable[..., list[Row]]
 _IT = "tenant = {tenant:String} AND trajectory_id = {id:String}"
 _STEPS = f"""
 SELECT count() AS count, minOrNull(s.occurred_at) AS first_at, maxOrNull(s.occurred_at) AS last_at,
-    countIf(s.trajectory_end != 'open') > 0 AS ended, countIf(s.trainable) AS trainable,
+    (SELECT countIf(end != 'open') > 0 FROM step_contents FINAL WHERE {_IT}) AS ended,
+    countIf(s.trainable) AS trainable,
     arraySort(arrayDistinct(arrayFlatten(groupArray(s.flags)))) AS flags, any(s.group_id) AS group_id
-FROM
-(
-    SELECT * FROM steps FINAL WHERE {_IT}
-    ORDER BY policy_version DESC, event_id DESC LIMIT 1 BY source_event_id
-) AS s
+FROM (SELECT * FROM steps FINAL WHERE {_IT}) AS s
 """
 _FEEDBACK = f"""
-SELECT name, value, category, source, step_index, occurred_at, ifNull(demonstration, '') != '' AS demonstrates,
-    event_id IN (SELECT retracts FROM feedback WHERE {_IT} AND retracts IS NOT NULL)
-    OR source_event_id IN (SELECT retracts FROM feedback WHERE {_IT} AND retracts IS NOT NULL)
+SELECT name, value, nullIf(category, '') AS category, source, nullIf(step_index, -1) AS step_index, occurred_at,
+    ifNull(demonstration, '') != '' AS demonstrates,
+    event_id IN (SELECT retracts FROM feedback WHERE {_IT} AND retracts != '')
+    OR source_event_id IN (SELECT retracts FROM feedback WHERE {_IT} AND retracts != '')
     AS retracted
-FROM
-(
-    SELECT * FROM feedback FINAL WHERE {_IT}
-    ORDER BY policy_version DESC, event_id DESC LIMIT 1 BY source_event_id
-)
+FROM feedback FINAL WHERE {_IT}
 ORDER BY occurred_at, event_id
 """
 _AUDIT = f"""
@@ -38,9 +32,9 @@ FROM governance_audit FINAL WHERE {_IT}
 GROUP BY action, source_topic ORDER BY action
 """
 _LABEL = f"""
-SELECT revision, occurred_at, group_id, tenant, consent, agent, environment, split, model, version_min, version_max,
-    fidelity, trajectory_end, closed_by, complete, success, reward, reward_spec, steps, sequences, flags, trainable,
-    pending
+SELECT revision, labelled_at AS occurred_at, group_id, tenant, consent, agent, environment, split, model,
+    nullIf(version_min, -1) AS version_min, nullIf(version_max, -1) AS version_max, fidelity, end AS trajectory_end,
+    closed_by, complete, success, reward, reward_spec, steps, sequences, flags, trainable, pending
 FROM trajectories FINAL WHERE {_IT}
 """
 _COMPONENTS = f"""

@@ -1,0 +1,10 @@
+-- The rows of these tables are in those of 0016.
+DROP TABLE IF EXISTS steps_0015 SYNC;
+DROP TABLE IF EXISTS feedback_0015 SYNC;
+DROP TABLE IF EXISTS closures_0015 SYNC;
+DROP TABLE IF EXISTS trajectories_0015 SYNC;
+DROP TABLE IF EXISTS trajectory_steps_0015 SYNC;
+DROP TABLE IF EXISTS reward_components_0015 SYNC;
+DROP TABLE IF EXISTS curation_0015 SYNC;
+DROP TABLE IF EXISTS governance_audit_0015 SYNC;
+DROP TABLE IF EXISTS training_decisions_0015 SYNC;
