@@ -12,6 +12,7 @@ import torch
 from s3_server import BUCKET, SECRET, S3Server
 from version_lineage import Lineage, published_weights
 
+from stepstream.core.object_store import open_file, remove, upload
 from stepstream.jobs.runtime.log_reader import Committed
 from stepstream.jobs.runtime.snapshot_manifest import SnapshotRefused
 from stepstream.jobs.runtime.snapshot_store import GRACE_MS, SnapshotStore
@@ -19,7 +20,6 @@ from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import VersionRejected
 from stepstream.versions.retention import removals_of
-from stepstream.versions.store import open_file, remove, upload
 
 FILES = ("weights/config.json", "weights/model.safetensors", "weights/tokenizer.json", "training/optimizer.safetensors")
 WEIGHTS = FILES[1]

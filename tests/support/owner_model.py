@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as Offset
 from fold_harness import LocalCodec
 
 from stepstream.config import JobsSettings, Settings
+from stepstream.core.object_store import write_file
 from stepstream.core.process import Fatal
 from stepstream.jobs.runtime import processor, snapshot_store
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
@@ -29,7 +30,6 @@ from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.runtime.snapshot_store import SnapshotStore
 from stepstream.jobs.runtime.snapshots import SnapshotWriter
 from stepstream.jobs.runtime.transaction import Refused
-from stepstream.versions.store import write_file
 
 T0_MS = 1_760_000_100_000
 """Time at which a log begins."""

@@ -8,6 +8,7 @@ from labelled_records import group_of
 from tiny_families import tiny_of
 
 from stepstream.config import LearnerSettings, Settings
+from stepstream.core.object_store import upload
 from stepstream.core.process import Stop
 from stepstream.learner.data.attempt import LogPosition, attempt_of
 from stepstream.learner.lineage import Versions
@@ -20,7 +21,6 @@ from stepstream.topics.ids import new_event_id
 from stepstream.versions.fetch import fetch_version, fetch_whole
 from stepstream.versions.layout import weights_sha256
 from stepstream.versions.shared_memory import SharedVersions
-from stepstream.versions.store import upload
 
 
 class Log:

@@ -9,6 +9,7 @@ from stepstream.config.base import Section, is_loopback
 from stepstream.config.connections import (
     ClickHouseSettings,
     HttpSettings,
+    LargeRecordsSettings,
     MetricsSettings,
     PathsSettings,
     SchemaRegistrySettings,
@@ -70,6 +71,7 @@ __all__ = [
     "JudgeSettings",
     "KafkaSettings",
     "LabelSettings",
+    "LargeRecordsSettings",
     "LearnerSettings",
     "MetricsSettings",
     "ModelPriceSettings",

@@ -124,6 +124,27 @@ class SealSettings(Section):
     )
 
 
+class LargeRecordsSettings(Section):
+    """Records that are too large for Kafka: their content lies in a store of objects."""
+
+    store: str = setting(
+        "",
+        "Folder or fsspec address (as `s3://bucket/prefix`) of the objects, the same for all programs; default: "
+        "`large-records` below `learner.checkpoints` if that is an address, else `DATA/large-records`.",
+    )
+    inline_bytes: int = setting(
+        800_000,
+        "Largest step or feedback that is sent whole; labelled trajectories may have 15 MiB more. Of a larger one, the "
+        "content goes to the store.",
+        unit="bytes",
+        ge=10_000,
+        le=1_000_000,
+    )
+    max_mb: int = setting(
+        64, "Largest content in the store; a record with more becomes a dead letter.", unit="MB", ge=1
+    )
+
+
 class HttpSettings(Section):
     """Limits of every HTTP server: gateway, registry, store, console and inference workers; whose pages may call."""
 

@@ -6,6 +6,7 @@ from stepstream.config.base import Section
 from stepstream.config.connections import (
     ClickHouseSettings,
     HttpSettings,
+    LargeRecordsSettings,
     MetricsSettings,
     PathsSettings,
     SchemaRegistrySettings,
@@ -51,6 +52,7 @@ class Settings(Section):
     govern: GovernSettings = GovernSettings()
     inspect: InspectSettings = InspectSettings()
     seal: SealSettings = SealSettings()
+    large_records: LargeRecordsSettings = LargeRecordsSettings()
     label: LabelSettings = LabelSettings()
     curate: CurateSettings = CurateSettings()
     alarms: AlarmsSettings = AlarmsSettings()

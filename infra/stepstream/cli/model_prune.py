@@ -49,13 +49,13 @@ def _remove(settings: Settings, model: str, removals: Removals) -> None:
     """Publish the removals, and delete the files once the events are durable."""
     from contextlib import closing
 
+    from stepstream.core.object_store import remove
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.catalogue import CHECKPOINTS
     from stepstream.topics.codec import Codec
     from stepstream.topics.ids import now_us
     from stepstream.topics.producer import EventProducer
     from stepstream.versions.layout import name_of
-    from stepstream.versions.store import remove
 
     with closing(Codec(settings)) as codec:
         # Whole events: a follower keeps them without the trained positions, which a rebuild needs.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from stepstream.config import Settings
+from stepstream.core.object_store import is_remote, upload
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE
 from stepstream.learner.lineage import Versions, read_versions
@@ -48,7 +49,6 @@ from stepstream.versions.fetch import prune_folders
 from stepstream.versions.layout import WEIGHTS, folder_name, weights_sha256
 from stepstream.versions.shared_memory import SharedVersions
 from stepstream.versions.signing import BadKey, load_key, sign
-from stepstream.versions.store import is_remote, upload
 
 log = logging.getLogger(__name__)
 

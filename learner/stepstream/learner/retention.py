@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 
 from stepstream.config import Settings
+from stepstream.core.object_store import local_path, remove
 from stepstream.core.process import Stop
 from stepstream.learner import SOURCE, metrics
 from stepstream.learner.lineage import read_versions
@@ -22,7 +23,6 @@ from stepstream.topics.table import Table
 from stepstream.versions.follower import VersionFollower
 from stepstream.versions.layout import TRAINING, WEIGHTS, name_of
 from stepstream.versions.retention import Removals, removal_events, removals_of
-from stepstream.versions.store import local_path, remove
 from stepstream.versions.worker_agreement import loaded_versions
 
 log = logging.getLogger(__name__)

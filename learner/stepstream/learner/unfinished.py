@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from stepstream.core.object_store import is_remote, read_objects, remove, write_object
 from stepstream.topics.events import Checkpoint
 from stepstream.topics.ids import now_us
-from stepstream.versions.store import is_remote, read_objects, remove, write_object
 
 log = logging.getLogger(__name__)
 

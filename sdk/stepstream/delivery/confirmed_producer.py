@@ -85,7 +85,7 @@ class ConfirmedProducer:
                 f"{len(producer)} of at most {MAX_IN_FLIGHT} events are in flight: send them again later"
             )
         try:
-            encoded = await in_slices(self._encode_all(events))
+            encoded = [await self._small(event) for event in await in_slices(self._encode_all(events))]
         except CodecError as error:
             raise NotDelivered(str(error), retry=False) from error
         except RegistryUnavailable as error:
@@ -122,6 +122,12 @@ class ConfirmedProducer:
             encoded.append(event if isinstance(event, EncodedEvent) else self._encode(event))
             yield
         return encoded
+
+    async def _small(self, event: EncodedEvent) -> EncodedEvent:
+        """Move the content of a large event to the store."""
+        if not self._codec.is_large(event.topic, event.body):
+            return event
+        return event._replace(body=await asyncio.to_thread(self._codec.move_out, event.topic, event.body))
 
     def _encode(self, event: Event) -> EncodedEvent:
         record = event.record

@@ -17,7 +17,7 @@ from stepstream.config import KafkaSettings
 from stepstream.delivery.types import DeliveryObserver, Event, SpoolPosition, SpoolRecord
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import DEAD_LETTERS, TOPICS
-from stepstream.topics.codec import Codec, CodecError, NotRegistered, RegistryUnavailable
+from stepstream.topics.codec import Codec, CodecError, NotRegistered, Oversized, RegistryUnavailable
 from stepstream.topics.events import DeadLetter, new_dead_letter
 from stepstream.topics.ids import derived_id, now_us
 from stepstream.topics.producer import EventProducer
@@ -115,8 +115,8 @@ class InFlightWindow:
 class SchemaHeaders:
     """The five-byte headers that the schema registry assigned, by topic and schema.
 
-    A spooled body may have an older schema than this package's. `look_up` and `to_registered_schema` block and belong
-    to one thread; `wire_value` never blocks.
+    A spooled body may have an older schema than this package's, and is whole, however large. `look_up` and
+    `to_sendable` block and belong to one thread; `wire_value` never blocks.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -128,15 +128,14 @@ class SchemaHeaders:
         self._is_unavailable = False
 
     def wire_value(self, record: SpoolRecord) -> bytes | None:
-        """Return the record's value on the wire; None before `look_up` or translation."""
+        """Return the record's value on the wire; None before `look_up`, or if `to_sendable` must change it."""
         header = self._headers.get((record.topic, record.schema))
-        return None if header is None else header + record.body
+        return None if header is None or self._codec.is_large(record.topic, record.body) else header + record.body
 
     def look_up(self, records: Iterable[SpoolRecord]) -> bool:
         """Ask the registry for the missing headers of these records; False: the registry is unavailable.
 
-        A schema may be unregistered if the registry was down while a program used it. Its records need
-        `to_registered_schema`.
+        A schema may be unregistered if the registry was down while a program used it. Its records need `to_sendable`.
         """
         needed = {(record.topic, record.schema) for record in records}
         for topic, schema in needed - self._headers.keys() - self._unregistered:
@@ -159,24 +158,26 @@ class SchemaHeaders:
             self._is_unavailable = False
         return True
 
-    def to_registered_schema(self, record: SpoolRecord) -> SpoolRecord:
-        """Translate a record of an unregistered schema to this package's schema; return others unchanged.
+    def to_sendable(self, record: SpoolRecord) -> SpoolRecord:
+        """Translate a record of an unregistered schema to this package's; move large content to the store.
 
-        Blocks for a person's key.
+        Others are returned unchanged. Blocks for a person's key, or the store.
 
         Raises:
             CodecError: the body is invalid.
             KeysUnavailable: the body is sealed, and its key is unavailable now.
+            ContentUnavailable: the store does not answer now.
         """
-        topic_schema = record.topic, record.schema
-        if topic_schema not in self._unregistered:
-            return record
-        body = self._codec.translate(*topic_schema, record.body)
-        return record._replace(schema=self.schemas[record.topic], body=body)
+        topic, schema, body = record.topic, record.schema, record.body
+        current = self.schemas[topic]
+        if (topic, schema) in self._unregistered or (schema != current and self._codec.is_large(topic, body)):
+            schema, body = current, self._codec.translate(topic, schema, body)
+        body = self._codec.move_out(topic, body)
+        return record if body is record.body else record._replace(schema=schema, body=body)
 
 
 class KafkaSender:
-    """One connection to Kafka. Call `send` with the owner's lock, `to_registered_schema` without it."""
+    """One connection to Kafka. Call `send` with the owner's lock, `to_sendable` without it."""
 
     def __init__(
         self, kafka: KafkaSettings, codec: Codec, source: str, observer: DeliveryObserver, linger_ms: float
@@ -228,16 +229,20 @@ class KafkaSender:
             sent.state = DONE
         return True
 
-    def to_registered_schema(self, record: SpoolRecord) -> SpoolRecord | None:
-        """Return a record in a registered schema; None: its body is invalid and it is rejected. Blocks for a key.
+    def to_sendable(self, record: SpoolRecord) -> SpoolRecord | None:
+        """Do as `SchemaHeaders.to_sendable`; None: its body is invalid and it is rejected.
 
         Raises:
-            RegistryUnavailable: the key is unavailable now.
+            RegistryUnavailable: a key, or the store of large content, is unavailable now.
         """
         try:
-            return self.headers.to_registered_schema(record)
+            return self.headers.to_sendable(record)
         except RegistryUnavailable:
             raise
+        except Oversized as error:
+            key = record.key.encode(errors="replace")
+            self._give_up(record.topic, key, record.event_id, record.body, error.kind, str(error))
+            return None
         except Exception as error:  # an invalid record must not block the records behind it
             self.reject(record.topic, record.event_id, str(error))
             return None
@@ -282,17 +287,24 @@ class KafkaSender:
         """Reject the event after a permanent error; else mark it as failed, to be sent again."""
         if error.code() in _PERMANENT:
             sent.state = DONE
-            self.reject(topic, event_id, f"Kafka: {error.str()}")
-            if topic != DEAD_LETTERS:
-                self.dead_letters.append(_dead_letter(self._source, error, topic, key, event_id, value))
+            kind = "oversized" if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else "invalid"
+            self._give_up(topic, key, event_id, value, kind, f"Kafka refused it: {error.str()}")
             return
         self.warn("Kafka refuses events for %s: %s; sending them again", topic, error.str())
         sent.state = FAILED
         self._is_fatal = self._is_fatal or error.fatal()
         self.has_failed = True
 
+    def _give_up(self, topic: str, key: bytes, event_id: str, value: bytes, kind: str, reason: str) -> None:
+        """Reject an event, and queue its dead letter."""
+        self.reject(topic, event_id, reason)
+        if topic != DEAD_LETTERS:
+            self.dead_letters.append(_dead_letter(self._source, topic, key, event_id, value, kind, reason))
 
-def _dead_letter(source: str, error: KafkaError, topic: str, key: bytes, event_id: str, value: bytes) -> DeadLetter:
+
+def _dead_letter(
+    source: str, topic: str, key: bytes, event_id: str, value: bytes, kind: str, reason: str
+) -> DeadLetter:
     job = source.partition("/")[0]
     return new_dead_letter(
         event_id=derived_id(job, "refused", event_id),
@@ -304,6 +316,6 @@ def _dead_letter(source: str, error: KafkaError, topic: str, key: bytes, event_i
         key=key,
         value_bytes=len(value),
         value_sha256=hashlib.sha256(value).hexdigest(),
-        error="oversized" if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else "invalid",
-        reason=f"Kafka refused it: {error.str()}",
+        error=kind,
+        reason=reason,
     )

@@ -1,7 +1,8 @@
 """Send events at least once: append each to a local spool, send in order, delete on acknowledgement.
 
 `send` encodes, spools and sends in the caller's thread. It takes microseconds and never waits for the network. If
-Kafka, the registry or a full window stops an event, it stays in the backlog. A background thread sends the backlog; new
+Kafka, the registry or a full window stops an event, it stays in the backlog; so does a large one, whose content goes to
+the store first. A background thread sends the backlog; new
 events queue up behind it, so events of one key keep their order. After a crash or a temporary failure, the newest
 events may arrive twice, with the same id.
 """
@@ -156,6 +157,8 @@ class SpooledProducer:
         if record.topic == SUBJECT_KEYS:
             self._has_backlog = True
             self._pending_keys[record.event_id] = record, None
+        elif self.codec.is_large(record.topic, record.body):
+            self._has_backlog = True  # the background thread moves its content to the store
         send_now = not (self._has_backlog or self._sender.has_failed)
         try:
             position = self._backlog.append_to_spool(record, mark_read=send_now)
@@ -244,7 +247,7 @@ class SpooledProducer:
         # Readers need the key before the sealed event. Translation may create another key: it goes first, too.
         if not self._look_up_headers() or not self._send_keys():
             return False
-        self._translate_chunk()
+        self._prepare_chunk()
         if self._pending_keys:
             return True
         has_sent = False
@@ -269,7 +272,7 @@ class SpooledProducer:
         for event_id, (record, sent) in list(self._pending_keys.items()):
             if sent is None or sent.state == FAILED:
                 resent = InFlightEvent(record.key, None, None, 0)
-                translated = self._sender.to_registered_schema(record)
+                translated = self._sender.to_sendable(record)
                 if translated is None:
                     resent.state = DONE
                 if translated is None or self._sender.send(translated, resent):
@@ -283,8 +286,8 @@ class SpooledProducer:
                 del self._pending_keys[event_id]
         return not self._pending_keys
 
-    def _translate_chunk(self) -> None:
-        """Translate the chunk to registered schemas, up to the first record whose key is unavailable.
+    def _prepare_chunk(self) -> None:
+        """Make the chunk sendable, up to the first record whose key, or store of large content, is unavailable.
 
         Runs without the lock: it may wait for a key, whose tables need locks that a caller of `send` may hold.
         """
@@ -292,7 +295,7 @@ class SpooledProducer:
             if record is None:
                 continue
             try:
-                translated = self._sender.to_registered_schema(record)
+                translated = self._sender.to_sendable(record)
             except RegistryUnavailable as error:
                 self._sender.warn("events wait in the backlog: %s", error)
                 self._retry_at = time.monotonic() + RETRY_S

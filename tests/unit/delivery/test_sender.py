@@ -89,6 +89,9 @@ class SlowKeys:
             raise KeysUnavailable("no key in time")
         return record
 
+    def move_out(self, topic: str, record: Any) -> Any:
+        return record
+
     def close(self) -> None:
         pass
 

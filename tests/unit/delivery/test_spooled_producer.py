@@ -11,6 +11,8 @@ from sample_records import feedback, step
 from scripted_kafka import ScriptedKafka, ScriptedRegistry
 from waiting import TIMEOUT_S, wait_until
 
+from stepstream.config import LargeRecordsSettings, PathsSettings, Settings
+from stepstream.crypto.key_ring import Sealer
 from stepstream.delivery import sender
 from stepstream.delivery.spool import Spool
 from stepstream.delivery.spooled_producer import SpooledProducer, UndeliveredEvents
@@ -268,3 +270,39 @@ def test_the_key_of_a_person_arrives_before_later_events(kafka: ScriptedKafka, s
     start()
     wait_until(lambda: has_arrived(kafka, range(8)))
     assert kafka.log.index((SUBJECT_KEYS, "k2")) < kafka.log.index(("steps", "6"))
+
+
+@pytest.mark.parametrize("is_spooled", [True, False])
+def test_a_large_event_waits_for_the_store_and_keeps_its_place(
+    kafka: ScriptedKafka, start: Any, registry: ScriptedRegistry, tmp_path: Path, is_spooled: bool
+) -> None:
+    sealer = Sealer(Settings(paths=PathsSettings(data=tmp_path)), make_master=False)
+    registry._sealing, store = sealer, tmp_path / "large-records"
+    store.write_text("not a folder yet")
+    producer, counts = start(tmp_path / "spool" if is_spooled else None, spool_bytes=64 * MB, memory_bytes=64 * MB)
+    send(producer, range(3))
+    wait_until(lambda: len(kafka.ids()) == 3)
+    send(producer, range(3, 4), messages=[{"role": "user", "content": "x" * 2 * MB}])
+    send(producer, range(4, 7))
+    assert producer.flush(0.1) == 4
+    store.unlink()
+    wait_until(lambda: len(kafka.ids()) == 7)
+    assert has_arrived(kafka, range(7))
+    assert len(kafka.values["3"]) < 10_000
+    assert len([path for path in store.rglob("*") if path.is_file()]) == 1
+    assert counts.rejected == counts.dropped == 0
+
+
+def test_an_event_too_large_for_the_store_is_a_dead_letter(
+    kafka: ScriptedKafka, start: Any, registry: ScriptedRegistry, tmp_path: Path
+) -> None:
+    settings = Settings(paths=PathsSettings(data=tmp_path), large_records=LargeRecordsSettings(max_mb=1))
+    registry._sealing = Sealer(settings, make_master=False)
+    producer, counts = start(spool_bytes=64 * MB)
+    send(producer, range(1), messages=[{"role": "user", "content": "x" * 2 * MB}])
+    send(producer, range(1, 2))
+    wait_until(lambda: kafka.ids("dead-letters") != [] and kafka.ids() == ["1"])
+    assert counts.rejected == 1
+    [letter] = [kafka.values[event_id] for event_id in kafka.ids("dead-letters")]
+    assert b"oversized" in letter
+    assert b"xxx" not in letter

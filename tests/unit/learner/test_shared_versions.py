@@ -10,12 +10,12 @@ from stack_fixtures import with_settings
 from version_lineage import Lineage
 
 from stepstream.config import Settings
+from stepstream.core.object_store import remove
 from stepstream.learner.provenance import configuration_of
 from stepstream.services.inference import metrics
 from stepstream.services.inference.version_source import VersionFiles, VersionSource
 from stepstream.topics.events import Checkpoint
 from stepstream.versions.shared_memory import SharedVersions
-from stepstream.versions.store import remove
 
 STORE = "memory://shared-versions"
 LIMIT = 1 << 30

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from stepstream.core.object_store import read_objects, upload, write_object
 from stepstream.learner.unfinished import marked_address, marked_folder, remove_unfinished
 from stepstream.topics.events import Checkpoint, new_checkpoint
 from stepstream.topics.exclusive_producer import Fenced
-from stepstream.versions.store import read_objects, upload, write_object
 
 OWNER = "learner/m"
 WRITER = """

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from version_lineage import Lineage, published_weights
 
+from stepstream.core.object_store import remove
 from stepstream.core.process import Fatal
 from stepstream.learner.model.checkpoint import describe
 from stepstream.learner.publish import prune_version_cache
@@ -16,7 +17,6 @@ from stepstream.versions import delta
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import weights_sha256
 from stepstream.versions.signing import create_key
-from stepstream.versions.store import remove
 
 FORMS = [
     ("full", {}, ["full"] * 4),

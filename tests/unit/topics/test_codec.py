@@ -165,6 +165,9 @@ def test_a_sealed_part_that_raises_makes_an_invalid_record(monkeypatch: pytest.M
         def open(self, topic: str, writer: Any, record: Any) -> Any:
             raise KeyError("messages")
 
+        def move_out(self, topic: str, record: Any) -> Any:
+            return record
+
         def close(self) -> None:
             pass
 

@@ -20,6 +20,7 @@ from typing import Any
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from stepstream.config import Settings
+from stepstream.crypto.content_store import ContentStore
 from stepstream.crypto.key_service import WrongMasterKey
 from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
 from stepstream.crypto.sealing import (
@@ -30,6 +31,7 @@ from stepstream.crypto.sealing import (
     mark_erased,
     open_sealed,
     persons_of,
+    restore,
     seal,
     without_personal_fields,
 )
@@ -58,13 +60,13 @@ def sealing_codec(
 
     Args:
         settings: settings of the registry, Kafka and the master key.
-        keep_key: takes over the key of a new person, for programs that must not block. Default: `encode` sends the key
-            to Kafka and blocks.
+        keep_key: takes over the key of a new person, for programs that must not block; they call `Codec.move_out`.
+            Default: `encode` sends the key to Kafka, and moves the content of large records to the store, and blocks.
         make_master: create a master key if the installation has none; False: records stay unsealed then.
         keep_arrays: as for `Codec`.
     """
     sealer = Sealer(settings, keep_key=keep_key, make_master=make_master)
-    return Codec(settings, sealer, keep_arrays=keep_arrays)
+    return Codec(settings, sealer, keep_arrays=keep_arrays, moves_out=keep_key is None)
 
 
 class Sealer:
@@ -83,6 +85,7 @@ class Sealer:
         """
         self._settings, self._keep_key, self._make_master, self._tables = settings, keep_key, make_master, tables
         self._lock = threading.Lock()
+        self._contents = ContentStore(settings)
         self._ring: _KeyRing | None = None
         self._layouts: dict[int, Layout] = {}
 
@@ -106,7 +109,7 @@ class Sealer:
         return seal(layout, topic, record, ciphers)
 
     def open(self, topic: str, writer: Any, record: dict[str, Any]) -> dict[str, Any]:
-        """Decrypt the personal fields of a sealed record in place, or mark it as erased.
+        """Decrypt the personal fields of a record in place, after reading them from the store, or mark it as erased.
 
         Args:
             topic: source topic.
@@ -115,26 +118,56 @@ class Sealer:
 
         Raises:
             KeysUnavailable: a key, or its master key, is missing or cannot be read now; retry.
-            Malformed: the record can never be opened.
+            ContentUnavailable: the store does not answer; retry.
+            MissingContent, Malformed: the record can never be opened.
         """
-        if record["sealed"] is None or record["seal_key"] == _NO_KEY:
-            return mark_erased(record)
+        claim = record["claim"]
+        written = self._layouts.get(id(writer))
+        if written is None:
+            written = self._layouts[id(writer)] = Layout(writer, TOPICS[topic].personal)
+        try:
+            if record["seal_key"] is None:
+                content, record["claim"] = self._contents.read(record["tenant"], claim), None
+                return restore(written, layout_of(topic), record, content)
+            if (record["sealed"] is None and claim is None) or record["seal_key"] == _NO_KEY:
+                return mark_erased(record)
+            ciphers = self._ciphers_of(record["seal_key"])
+            if ciphers is None:
+                return mark_erased(record)
+            if claim is not None:
+                record["sealed"], record["claim"] = self._contents.read(record["tenant"], claim), None
+            return open_sealed(written, layout_of(topic), topic, record, ciphers)
+        except SealBroken as error:
+            raise Malformed(str(error)) from None
+
+    def move_out(self, topic: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the record with its personal fields in the store: sealed as they are, or in the clear.
+
+        The persons of a record in the clear stay in it, by which an erasure finds it.
+
+        Raises:
+            Oversized: the content is larger than `large_records.max_mb`.
+            ContentUnavailable: the store does not answer; retry.
+        """
+        if record["sealed"] is not None:
+            content, rest = record["sealed"], {**record, "sealed": None}
+        else:
+            layout = layout_of(topic)
+            persons = {name: record[name] for name in ("user", "other_users") if name in record}
+            content, rest = layout.write(record), {**without_personal_fields(layout, record), **persons}
+        return {**rest, "claim": self._contents.write(record["tenant"], content)}
+
+    def _ciphers_of(self, seal_key: str) -> dict[str, AESGCM] | None:
+        """Return all ciphers in a `seal_key`; None: one of the keys is destroyed."""
         ring = self._ring or self._open_ring(make_master=False)  # a new master key would open nothing
         if ring is None:
             raise KeysUnavailable(
                 "sealed records cannot be read without the master key: set STEPSTREAM_SEAL_MASTER_KEY"
             )
-        names = key_ids(record["seal_key"])
+        names = key_ids(seal_key)
         if any(ring.is_destroyed(key_id) for key_id in names):
-            return mark_erased(record)
-        ciphers = {key_id: ring.cipher(key_id) for key_id in names}
-        written = self._layouts.get(id(writer))
-        if written is None:
-            written = self._layouts[id(writer)] = Layout(writer, TOPICS[topic].personal)
-        try:
-            return open_sealed(written, layout_of(topic), topic, record, ciphers)
-        except SealBroken as error:
-            raise Malformed(str(error)) from None
+            return None
+        return {key_id: ring.cipher(key_id) for key_id in names}
 
     def close(self) -> None:
         """Stop following the topics of keys and erasures."""

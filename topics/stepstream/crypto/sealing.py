@@ -157,7 +157,17 @@ def open_sealed(
             hidden = ciphers[name].decrypt(hidden[:_NONCE_BYTES], hidden[_NONCE_BYTES:], bound_to)
     except (InvalidTag, ValueError):  # ValueError: too short for a nonce and a tag
         raise SealBroken("the sealed part was changed or belongs to another record") from None
-    personal: Any = fastavro.schemaless_reader(io.BytesIO(hidden), written.blob, known.blob)
+    record["seal_key"] = record["sealed"] = None
+    return restore(written, known, record, hidden)
+
+
+def restore(written: Layout, known: Layout, record: dict[str, Any], blob: bytes) -> dict[str, Any]:
+    """Set the personal fields of a record, in place, from their Avro record.
+
+    Raises:
+        SealBroken: the blob does not belong to the record.
+    """
+    personal: Any = fastavro.schemaless_reader(io.BytesIO(blob), written.blob, known.blob)
     steps = personal.pop("steps", None)
     if steps is not None:
         if len(steps) != len(record["steps"]):
@@ -165,13 +175,12 @@ def open_sealed(
         for entry, inside in zip(record["steps"], steps, strict=True):
             entry.update(inside)
     record.update(personal)
-    record["seal_key"] = record["sealed"] = None
     return record
 
 
 def mark_erased(record: dict[str, Any]) -> dict[str, Any]:
     """Mark a record whose key is destroyed as erased and untrainable, in place."""
-    record["sealed"] = None
+    record["sealed"] = record["claim"] = None
     governed = record.get("governed")
     if governed is not None:
         governed["trainable"] = False

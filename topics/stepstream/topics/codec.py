@@ -8,10 +8,13 @@ registered schema to it. Errors form two families, by the caller's duty:
       UnknownSchema           `unknown_schema`: the registry does not have the schema id
       UnsupportedSchema       `unsupported_schema`: the schema is not Avro, has references, or is no valid Avro schema
       Unencodable             `invalid`: the record does not match its topic's schema
+      Oversized               `oversized`: the record is too large for Kafka, and its content for the store
+      MissingContent          `missing_content`: the object with the content of a large record does not exist
     RegistryUnavailable       the record may be valid: wait and retry
       NotRegistered           the registry lacks the schema: run `stepstream topics apply`
       KeysUnavailable         the keys of sealed records are missing, or cannot be read or stored now: check Kafka
         WrongMasterKey        the record's key belongs to a master key that is missing here (crypto.key_service)
+      ContentUnavailable      the store of large records' content does not answer
 """
 
 import io
@@ -32,6 +35,7 @@ from stepstream.topics.avro_writer import Writer, compile_writer
 from stepstream.topics.catalogue import SEALED_TOPICS, TOPICS
 from stepstream.topics.empty_items import has_empty_items, is_recursive
 from stepstream.topics.registry_client import NotAvro, RegistryClient, RegistryRefused
+from stepstream.topics.topic import MAX_MESSAGE_BYTES
 
 MAGIC = 0
 HEADER = struct.Struct(">bI")
@@ -70,6 +74,18 @@ class Unencodable(CodecError):
     kind = "invalid"
 
 
+class Oversized(CodecError):
+    """The record is too large for Kafka, and its content too large for the store, or not what makes it large."""
+
+    kind = "oversized"
+
+
+class MissingContent(CodecError):
+    """The object with the content of a large record does not exist."""
+
+    kind = "missing_content"
+
+
 class RegistryUnavailable(Exception):
     """The registry did not answer. The record may be valid: wait and retry."""
 
@@ -82,6 +98,10 @@ class KeysUnavailable(RegistryUnavailable):
     """The keys of sealed records cannot be read or stored now. The record may be valid: wait and retry."""
 
 
+class ContentUnavailable(RegistryUnavailable):
+    """The store of large records' content does not answer. The record may be valid: wait and retry."""
+
+
 class Sealing(Protocol):
     """Seals and opens records; `crypto.key_ring.Sealer` implements it."""
 
@@ -90,7 +110,11 @@ class Sealing(Protocol):
         ...
 
     def open(self, topic: str, writer: Any, record: dict[str, Any]) -> dict[str, Any]:
-        """Return the record with its personal fields decrypted, or marked as erased."""
+        """Return the record with its personal fields decrypted or read from the store, or marked as erased."""
+        ...
+
+    def move_out(self, topic: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the record with its personal fields in the store, as they are: sealed, or in the clear."""
         ...
 
     def close(self) -> None:
@@ -104,15 +128,25 @@ class Codec:
     Without `sealing`, sealed records stay sealed. `crypto.key_ring.sealing_codec` returns a codec with it.
     """
 
-    def __init__(self, settings: Settings, sealing: Sealing | None = None, *, keep_arrays: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sealing: Sealing | None = None,
+        *,
+        keep_arrays: bool = False,
+        moves_out: bool = False,
+    ) -> None:
         """Connect lazily.
 
         Args:
             settings: connection to the registry, and the prefix of subjects.
             sealing: seals and opens records.
             keep_arrays: decode an array of numbers as an `EncodedArray` where the record has this package's schema.
+            moves_out: `encode` and `body` block to move the content of large records to the store; False: the caller
+                calls `move_out` before it sends them.
         """
-        self._sealing, self._keep_arrays = sealing, keep_arrays
+        self._sealing, self._keep_arrays, self._moves_out = sealing, keep_arrays, moves_out
+        self._inline_bytes = settings.large_records.inline_bytes
         self._url, self._prefix = settings.schema_registry.url, settings.kafka.prefix
         self._client = RegistryClient(settings.schema_registry)
         self._parsed = {topic.name: fastavro.parse_schema(schema(topic.schema)) for topic in TOPICS.values()}
@@ -131,15 +165,21 @@ class Codec:
         if self._sealing is not None:
             self._sealing.close()
 
-    def encode(self, topic: str, record: Any) -> bytes:
+    def encode(self, topic: str, record: Any, *, whole: bool = False) -> bytes:
         """Return one record as bytes; block for the registry at the first record of a topic.
+
+        Args:
+            topic: a topic of the catalogue.
+            record: the record.
+            whole: keep the content of a large record in it, for a place without a limit.
 
         Raises:
             Unencodable: the record does not match the schema; the message names the field if it is known.
             RegistryUnavailable: the id of the schema is not cached and the registry does not answer.
             KeysUnavailable: the record has a `user` whose key is unavailable.
+            Oversized, ContentUnavailable: as `move_out`.
         """
-        return self.header(topic) + self.body(topic, record)
+        return self.header(topic) + self.body(topic, record, whole=whole)
 
     def header(self, topic: str, text: str | None = None) -> bytes:
         """Return the five bytes before a body; ask the registry once for each schema.
@@ -155,26 +195,52 @@ class Codec:
         key = topic, text
         return self._ids.get(key) or self._look_up_id(key)
 
-    def body(self, topic: str, record: Any) -> bytes:
+    def body(self, topic: str, record: Any, *, whole: bool = False) -> bytes:
         """Return one record as Avro without the header, sealed if it names a user. The registry is not needed.
 
-        Raises:
-            Unencodable: the record does not match the schema; the message names the field if it is known.
-            KeysUnavailable: the key of its user is unavailable.
+        Args and raises: as `encode`.
         """
+        body = self._body(topic, record)
+        return self.move_out(topic, body) if self._moves_out and not whole else body
+
+    def is_large(self, topic: str, body: bytes) -> bool:
+        """Return True if a body exceeds the limit of its topic, and `move_out` can make it smaller."""
+        if self._sealing is None or topic not in SEALED_TOPICS:
+            return False
+        return len(body) > self._inline_bytes + TOPICS[topic].max_message_bytes - MAX_MESSAGE_BYTES
+
+    def move_out(self, topic: str, body: bytes) -> bytes:
+        """Return a body whose content is in the store, if it is large; block for the store.
+
+        Raises:
+            Oversized: the content is larger than `large_records.max_mb`, or the record is large without it.
+            ContentUnavailable: the store does not answer.
+        """
+        if self._sealing is None or not self.is_large(topic, body):
+            return body
+        record = cast(dict[str, Any], fastavro.schemaless_reader(io.BytesIO(body), self._parsed[topic], None))
+        moved = self._body_unsealed(topic, self._sealing.move_out(topic, record))
+        if self.is_large(topic, moved):
+            raise Oversized(f"{len(moved)} bytes without its content exceed the limit of {topic}")
+        return moved
+
+    def _body(self, topic: str, record: Any) -> bytes:
         try:
             if self._sealing is not None and topic in SEALED_TOPICS and (record["user"] or record.get("other_users")):
                 record = self._sealing.seal(topic, record)
-            try:
-                return (self._write.get(topic) or self._compile(topic))(record)
-            except Exception:  # fastavro names the fault, or accepts types that the compiled writer rejects
-                out = io.BytesIO()
-                fastavro.schemaless_writer(out, self._parsed[topic], record)
-                return out.getvalue()
+            return self._body_unsealed(topic, record)
         except (RegistryUnavailable, CodecError):
             raise
         except Exception as error:  # fastavro passes on any exception of a wrong value
             raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {describe_error(error)}") from error
+
+    def _body_unsealed(self, topic: str, record: Any) -> bytes:
+        try:
+            return (self._write.get(topic) or self._compile(topic))(record)
+        except Exception:  # fastavro names the fault, or accepts types that the compiled writer rejects
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, self._parsed[topic], record)
+            return out.getvalue()
 
     def _compile(self, topic: str) -> Writer:
         self._write[topic] = compile_writer(self._parsed[topic])
@@ -215,6 +281,7 @@ class Codec:
             UnsupportedSchema: the schema of that id cannot be used.
             RegistryUnavailable: the schema is not cached and the registry does not answer.
             KeysUnavailable: the record is sealed and its key is unavailable.
+            MissingContent, ContentUnavailable: the content is in the store and cannot be read, ever or now.
         """
         if value is None or len(value) < HEADER.size:
             raise Malformed("shorter than the five-byte header of the wire format")
@@ -239,7 +306,9 @@ class Codec:
         return self._open(topic, writer, cast(dict[str, Any], record))
 
     def _open(self, topic: str, writer: ParsedSchema, record: dict[str, Any]) -> dict[str, Any]:
-        if self._sealing is not None and topic in SEALED_TOPICS and record["seal_key"] is not None:
+        if self._sealing is None or topic not in SEALED_TOPICS:
+            return record
+        if record["seal_key"] is not None or record["claim"] is not None:
             try:
                 return self._sealing.open(topic, writer, record)
             except (RegistryUnavailable, CodecError):

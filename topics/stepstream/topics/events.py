@@ -700,6 +700,31 @@ def new_console_user(
     }
 
 
+class ContentClaim(TypedDict):
+    """Where the personal fields of a record lie that is too large for its topic (claim check). The object holds what `sealed` would hold; of a record that is not sealed, the same Avro record without encryption."""
+
+    path: str
+    """Path of the object below `large_records.store`: digest of the tenant, day of writing, SHA-256 of the content."""
+    sha256: str
+    """SHA-256 (hex) of the object's content."""
+    size_bytes: int
+    """Size of the object in bytes."""
+
+
+def new_content_claim(
+    *,
+    path: str,
+    sha256: str,
+    size_bytes: int,
+) -> ContentClaim:
+    """Return a ContentClaim with the schema's defaults."""
+    return {
+        "path": path,
+        "sha256": sha256,
+        "size_bytes": size_bytes,
+    }
+
+
 class ToolCall(TypedDict):
     """Call of a tool by the agent, with its result if known."""
 
@@ -1196,6 +1221,8 @@ class Feedback(TypedDict):
     """Personal fields of this record, encrypted under the person's key and empty in the clear. Stepstream's readers decrypt them while the key exists."""
     governed: Governance | None
     """Result of the `govern` job; null: not governed."""
+    claim: ContentClaim | None
+    """Object with the personal fields, which are empty here: the record is too large for its topic. Stepstream's readers read it; null: the record is whole."""
 
 
 def new_feedback(
@@ -1221,6 +1248,7 @@ def new_feedback(
     seal_key: str | None = None,
     sealed: bytes | None = None,
     governed: Governance | None = None,
+    claim: ContentClaim | None = None,
 ) -> Feedback:
     """Return a Feedback with the schema's defaults."""
     return {
@@ -1245,6 +1273,7 @@ def new_feedback(
         "seal_key": seal_key,
         "sealed": sealed,
         "governed": governed,
+        "claim": claim,
     }
 
 
@@ -1894,6 +1923,8 @@ class LabeledTrajectory(TypedDict):
     """Persons beside `user` in its steps, in order of their first step. Sealing uses the keys of all."""
     opened_at_us: int | None
     """`started_at_us` of its first revision, in microseconds since the Unix epoch. All revisions carry it, so that tables can be partitioned by it; null: a label of an earlier release."""
+    claim: ContentClaim | None
+    """Object with the personal fields, which are empty here: the record is too large for its topic. Stepstream's readers read it; null: the record is whole."""
 
 
 def new_labeled_trajectory(
@@ -1944,6 +1975,7 @@ def new_labeled_trajectory(
     conversations: list[Conversation] | None = None,
     other_users: list[str] | None = None,
     opened_at_us: int | None = None,
+    claim: ContentClaim | None = None,
 ) -> LabeledTrajectory:
     """Return a LabeledTrajectory with the schema's defaults."""
     return {
@@ -1993,6 +2025,7 @@ def new_labeled_trajectory(
         "conversations": conversations if conversations is not None else [],
         "other_users": other_users if other_users is not None else [],
         "opened_at_us": opened_at_us,
+        "claim": claim,
     }
 
 
@@ -2455,6 +2488,8 @@ class Step(TypedDict):
     """Personal fields of this record, encrypted under the person's key and empty in the clear. Stepstream's readers decrypt them while the key exists."""
     governed: Governance | None
     """Result of the `govern` job; null: not governed."""
+    claim: ContentClaim | None
+    """Object with the personal fields, which are empty here: the record is too large for its topic. Stepstream's readers read it; null: the record is whole."""
 
 
 def new_step(
@@ -2505,6 +2540,7 @@ def new_step(
     seal_key: str | None = None,
     sealed: bytes | None = None,
     governed: Governance | None = None,
+    claim: ContentClaim | None = None,
 ) -> Step:
     """Return a Step with the schema's defaults."""
     return {
@@ -2554,6 +2590,7 @@ def new_step(
         "seal_key": seal_key,
         "sealed": sealed,
         "governed": governed,
+        "claim": claim,
     }
 
 

@@ -7,6 +7,8 @@ if TYPE_CHECKING:  # the SDK imports the catalogue, and not pydantic
     from stepstream.config import Settings, TopicsSettings
 
 DAY_MS = 86_400_000
+MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default of `max.message.bytes`."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Topic:
     """Milliseconds before Kafka deletes a record; -1: unlimited. Ignored for compacted topics."""
     retention_setting: str = ""
     """Field of `TopicsSettings` that replaces `retention_ms`; empty: none."""
-    max_message_bytes: int = 1_048_588
+    max_message_bytes: int = MAX_MESSAGE_BYTES
     copied: bool = True
     """False: `topics copy` leaves it out, since its records name positions in the log, or are soon written again."""
     config: dict[str, str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from stepstream.core.object_store import local_path, open_file
 from stepstream.topics.events import Checkpoint, CheckpointFile
 from stepstream.versions.check import check_files, check_unlisted, check_version
 from stepstream.versions.delta import DeltaMismatch, apply_delta
@@ -23,7 +24,6 @@ from stepstream.versions.layout import (
 )
 from stepstream.versions.merge import CannotMerge, merge_adapters
 from stepstream.versions.signing import signed_bytes
-from stepstream.versions.store import local_path, open_file
 
 Lookup = Callable[[str, int], Checkpoint | None]
 """Returns the event of a model's version; None: it was never published."""

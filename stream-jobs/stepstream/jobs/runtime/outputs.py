@@ -12,7 +12,7 @@ from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.record import InvalidRecord, Record, RecordOrigin
 from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.topics.catalogue import DEAD_LETTERS, TOPICS
-from stepstream.topics.codec import Codec, CodecError, Unencodable
+from stepstream.topics.codec import Codec, CodecError, Oversized, Unencodable
 from stepstream.topics.events import new_dead_letter
 from stepstream.topics.ids import derived_id
 from stepstream.topics.producer import EventProducer
@@ -62,13 +62,15 @@ class Outputs:
             value: bytes = self._retry(lambda: self._codec.encode(topic, record))
         except Unencodable as error:
             raise InvalidRecord("invalid", f"result does not fit {topic}: {type(error.__cause__).__name__}") from error
+        except Oversized as error:
+            raise InvalidRecord(error.kind, f"result: {error}") from error
         if len(value) + len(key) + _OVERHEAD_BYTES > TOPICS[topic].max_message_bytes:
             raise InvalidRecord("oversized", f"result of {len(value)} bytes exceeds the limit of {topic}")
         self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"]))
 
     def seal(self, topic: str, record: Any) -> bytes:
-        """Encode a record for the job's state as for its topic: sealed if it names a person."""
-        value: bytes = self._retry(lambda: self._codec.encode(topic, record))
+        """Encode a record for the job's state as for its topic, sealed if it names a person; it may have any size."""
+        value: bytes = self._retry(lambda: self._codec.encode(topic, record, whole=True))
         return value
 
     def open(self, topic: str, value: bytes) -> Any:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from stepstream.core.object_store import list_names, open_file, remove, write_file
 from stepstream.jobs.runtime.log_reader import Committed
 from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.runtime.snapshot_manifest import (
@@ -25,7 +26,6 @@ from stepstream.jobs.runtime.snapshot_manifest import (
     newest_first,
     removable,
 )
-from stepstream.versions.store import list_names, open_file, remove, write_file
 
 GRACE_MS = 3_600_000
 """Milliseconds for which an upload may use what it saw at its beginning."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from stepstream.config import Settings
+from stepstream.core.object_store import address_of
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold import FoldJob, Partition
 from stepstream.jobs.runtime.log_reader import Committed
@@ -20,7 +21,6 @@ from stepstream.jobs.runtime.retry import BoundedRetry, Cancelled, RetriesExhaus
 from stepstream.jobs.runtime.snapshot_manifest import Manifest, SnapshotRefused
 from stepstream.jobs.runtime.snapshot_store import SnapshotStore
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.versions.store import is_remote
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +32,7 @@ _RESTORE_RETRY_S = 60.0
 
 def snapshot_address(settings: Settings) -> str:
     """Return the address of all jobs' snapshots."""
-    if settings.jobs.snapshots:
-        address = settings.jobs.snapshots
-    elif is_remote(settings.learner.checkpoints):
-        address = f"{settings.learner.checkpoints.rstrip('/')}/state-snapshots"
-    else:
-        address = str(settings.paths.data / "state-snapshots")
-    return address if "://" in address else Path(address).absolute().as_uri()
+    return address_of(settings, settings.jobs.snapshots, "state-snapshots")
 
 
 def start_thread(work: Callable[[], None]) -> threading.Thread:

@@ -1,4 +1,4 @@
-"""Read and write versions at any address that fsspec knows, as `file:///…` or `s3://bucket/prefix`.
+"""Read and write files and objects at any address that fsspec knows, as `file:///…` or `s3://bucket/prefix`.
 
 Credentials and endpoints are those of the store's client, which takes them from the environment: the cloud's own
 variables, or fsspec's, as `FSSPEC_S3_ANON`.
@@ -12,9 +12,29 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from stepstream.config import Settings
+
 _CHUNK = 8 << 20
 _WITHOUT_FOLDERS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 """Stores whose client takes the request for a folder as one for a bucket, and creates that of a mistyped address."""
+
+
+def address_of(settings: Settings, configured: str, folder: str) -> str:
+    """Return the URI of a store.
+
+    Args:
+        settings: settings of the data folder and the versions' address.
+        configured: the store's own setting, a folder or an address; empty: `folder` below `learner.checkpoints` if that
+            is an address, else below the data folder.
+        folder: name of its folder.
+    """
+    if configured:
+        address = configured
+    elif is_remote(settings.learner.checkpoints):
+        address = f"{settings.learner.checkpoints.rstrip('/')}/{folder}"
+    else:
+        address = str(settings.paths.data / folder)
+    return address if "://" in address else Path(address).absolute().as_uri()
 
 
 def local_path(uri: str) -> Path | None:
@@ -186,9 +206,9 @@ def _client_errors() -> Iterator[None]:
 
 
 def _system_of(uri: str) -> tuple[Any, str]:
-    import fsspec  # an extra: only versions outside of this machine need it
-
     try:
+        import fsspec  # an extra: only stores outside of this machine need it
+
         system, root = fsspec.url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise OSError(f"{uri}: no client for this kind of address ({error})") from error
