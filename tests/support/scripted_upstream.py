@@ -120,7 +120,7 @@ class ScriptedUpstream:
         self._loop.close()
 
     async def _listen(self) -> None:
-        app = web.Application()
+        app = web.Application(client_max_size=64 * 1_048_576)
         self._route(app)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.0)
         await self._runner.setup()

@@ -71,7 +71,7 @@ def erase(
                 wait_s=wait_s,
                 say=lambda line: click.echo(line, err=True),
             )
-    except (StoreUnavailableError, ClickHouseError, JobBehind) as error:
+    except (StoreUnavailableError, ClickHouseError, JobBehind, OSError) as error:
         click.echo(f"stepstream: {error}", err=True)
         sys.exit(_UNREACHABLE)
     except erase.CannotErase as error:
@@ -109,6 +109,7 @@ def _facts(done: "ErasureReport") -> dict[str, Any]:
         "rows_deleted": done.rows_deleted,
         "partitions_cut": done.partitions_cut,
         "consents_forgotten": done.consents_forgotten,
+        "objects_removed": done.objects_removed,
         "records_left_in_the_clear": sum(done.left.values()),
         "left": done.left,
         "trajectories": done.trajectories,

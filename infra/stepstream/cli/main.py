@@ -42,6 +42,10 @@ COMMANDS = {
     "import": ("stepstream.cli.datasets:import_", "Publish the trajectories of a file of another format."),
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and create its start-up cache."),
     "keys": ("stepstream.cli.keys:keys", "Create, list, change and revoke API keys of the gateway."),
+    "large-records": (
+        "stepstream.cli.large_records:large_records",
+        "Remove content of large records that no record names.",
+    ),
     "master-key": ("stepstream.cli.master_key:master_key", "Create and replace the master keys of sealed records."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list versions; promote them and roll them back."),
     "plan": ("stepstream.cli.plan:plan", "Size a deployment for a number of agents and steps per second."),

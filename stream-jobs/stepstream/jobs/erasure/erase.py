@@ -11,6 +11,7 @@ from clickhouse_connect.driver.client import Client
 from stepstream.config import Settings
 from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
 from stepstream.jobs.erasure import delete_from_log, delete_from_tables
+from stepstream.jobs.erasure.content_objects import remove_objects
 from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, Search, find_records
 from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
 from stepstream.jobs.erasure.proof import build_proof, send_proof
@@ -48,6 +49,8 @@ class ErasureReport:
     """Number of readable records that remain, by topic; empty: the erasure is complete."""
     trajectories: list[str] = field(default_factory=list)
     labels: set[tuple[int, int]] = field(default_factory=set)
+    objects_removed: int = 0
+    """Objects with the content of the person's large records."""
     request_id: str = ""
     """Key of the proof on `erasure-proofs`."""
 
@@ -74,7 +77,8 @@ def erase(
        findings for another attempt.
     2. Write the decision about each to the log and destroy the keys: sealed records become unreadable.
     3. Delete the unsealed records from the log, after their readers have processed them.
-    4. Delete the persons' consents, wait for the sink, delete the table rows, and rewrite the parts with such rows.
+    4. Delete the persons' consents, wait for the sink, delete the table rows, rewrite the parts with such rows, and
+       remove the objects of the persons' large records.
     5. Write the proof to the log.
 
     An attempt that follows an interrupted one continues its request, and there is one proof of both.
@@ -93,6 +97,7 @@ def erase(
     Raises:
         CannotErase: there is no master key, the keys cannot be read, or they belong to another master key.
         JobBehind: a job has not read far enough; run it again.
+        OSError: the store of large records does not answer; run it again.
     """
     master = load_master_key(settings, create=False)
     if master is None:
@@ -172,6 +177,8 @@ def _remove(settings: Settings, client: Client, one: _Erasing, wait_s: float, sa
         settings, "store", delete_from_log.end_offsets(settings, (*GOVERNED, DEAD_LETTERS, CONSENTS)), wait_s
     )
     _delete_rows(client, one, say)
+    remove_objects(settings, sorted(found.objects))
+    say(f"removed {len(found.objects)} objects of large records")
     cut: dict[str, list[int]] = {}
     for topic, partition in sorted(map(parse_range_name, one.request.deleted)):
         cut.setdefault(topic, []).append(partition)
@@ -185,6 +192,7 @@ def _remove(settings: Settings, client: Client, one: _Erasing, wait_s: float, sa
         left=dict(found.remaining),
         trajectories=sorted(found.trajectories),
         labels=found.labels,
+        objects_removed=len(found.objects),
         request_id=one.request.request_id,
     )
 

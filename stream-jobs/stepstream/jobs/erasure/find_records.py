@@ -152,10 +152,7 @@ def add_event(found: Findings, person: Person, event: Event, codec: Codec) -> No
         _add_trajectory(found, event)
     elif person.owns(record):
         _add_trajectory(found, event)
-        if event.topic in INTAKE:
-            _add_unsealed(found, event)
-        else:
-            found.remaining[event.topic] += 1
+        _add_readable(found, event)
 
 
 def add_by_trajectory(found: Findings, person: Person, event: Event, other_key_ids: Set[str]) -> None:
@@ -170,10 +167,7 @@ def add_by_trajectory(found: Findings, person: Person, event: Event, other_key_i
     if record["user"] is None and record["seal_key"] is None:
         if not is_unnamed_content(event):
             return
-        if event.topic in INTAKE:
-            _add_unsealed(found, event)
-        else:
-            found.remaining[event.topic] += 1
+        _add_readable(found, event)
     elif not (_is_sealed_for(found, record) or person.owns(record)):
         readable = other_key_ids >= set(key_ids(record["seal_key"]))
         if event.topic == GOVERNED_STEPS and readable:
@@ -195,7 +189,7 @@ def is_unnamed_content(event: Event) -> bool:
     record = event.record
     if record["user"] is not None or record["seal_key"] is not None:
         return False
-    if any(step["tool_calls"] for step in record.get("steps", ())):
+    if record.get("claim") is not None or any(step["tool_calls"] for step in record.get("steps", ())):
         return True
     return any(record[name] not in (None, []) for name in TOPICS[event.topic].personal)
 
@@ -208,6 +202,20 @@ def _add_trajectory(found: Findings, event: Event) -> None:
         found.labels.add((event.partition, event.offset))
 
 
+def _add_readable(found: Findings, event: Event) -> None:
+    """Add an unsealed record, which the log loses or keeps, by its topic; the store loses its object."""
+    if event.topic in INTAKE:
+        _add_unsealed(found, event)
+    else:
+        found.remaining[event.topic] += 1
+    _add_object(found, event.record)
+
+
+def _add_object(found: Findings, record: Any) -> None:
+    if record.get("claim") is not None:
+        found.objects.add(record["claim"]["path"])
+
+
 def _add_unsealed(found: Findings, event: Event) -> None:
     _add_offset(found.unsealed, event)
     if event.topic == OPEN_TRACES:
@@ -216,6 +224,7 @@ def _add_unsealed(found: Findings, event: Event) -> None:
 
 def _add_sealed(found: Findings, event: Event, record: Any) -> None:
     found.sealed += 1
+    _add_object(found, record)
     if not found.requested_key_ids.isdisjoint(key_ids(record["seal_key"])):
         _add_offset(found.unreadable, event)
 

@@ -63,12 +63,16 @@ class Findings:
     than sealing or name nobody; labels of a shared trajectory that are sealed under another person's key alone; open
     traces that are not finished."""
 
+    objects: set[str] = field(default_factory=set)
+    """Paths of the objects with the content of the person's large records."""
+
     def merge(self, earlier: "Findings") -> None:
         """Add the findings of an interrupted attempt."""
         self.key_ids |= earlier.key_ids
         self.trajectories |= earlier.trajectories
         self.own_trajectories |= earlier.own_trajectories
         self.labels |= earlier.labels
+        self.objects |= earlier.objects
 
     def pack(self) -> bytes:
         """Serialize, as JSON, the findings that need the keys."""
@@ -78,6 +82,7 @@ class Findings:
                 "trajectories": sorted(self.trajectories),
                 "own": sorted(self.own_trajectories),
                 "labels": sorted(self.labels),
+                "objects": sorted(self.objects),
             }
         )
 
@@ -88,4 +93,5 @@ class Findings:
         labels = {(partition, offset) for partition, offset in stored["labels"]}
         # Earlier versions did not store `own`: any of the trajectories may be one.
         own = set(stored.get("own", stored["trajectories"]))
-        return Findings(set(stored["key_ids"]), set(stored["trajectories"]), own, labels)
+        objects = set(stored.get("objects", ()))
+        return Findings(set(stored["key_ids"]), set(stored["trajectories"]), own, labels, objects=objects)

@@ -12,7 +12,7 @@ from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
 from stepstream.jobs.erasure.second_reading import SecondReading
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event
-from stepstream.topics.events import new_trace_export
+from stepstream.topics.events import new_content_claim, new_trace_export
 
 ADA = Person("default", "ada")
 NO_CODEC = cast(Codec, None)
@@ -248,3 +248,21 @@ def test_records_are_counted_as_made_unreadable_by_the_request_that_destroys_the
         add_event(found, ADA, event("governed-steps", step | {"seal_key": key}, offset), NO_CODEC)
     assert found.sealed == 4
     assert found.unreadable == {("governed-steps", 0): OffsetRange(5, 7, 3)}
+
+
+def test_the_objects_of_large_records_are_found_sealed_and_in_the_clear() -> None:
+    def large(number: int, **fields: Any) -> Any:
+        claim = new_content_claim(path=f"t/2026-01-01/{number}", sha256="", size_bytes=1)
+        return make_steps("t", 1)[0] | {"claim": claim} | fields
+
+    found = search(
+        event("steps", large(1, seal_key="adas", sealed=None)),
+        event("governed-steps", large(2, seal_key="adas+bobs")),
+        event("steps", large(3, user="ada")),
+        event("steps", large(4)),
+        event("steps", large(5, user="bob")),
+        event("governed-steps", large(6, seal_key="bobs")),
+        keys=frozenset({"adas"}),
+    )
+    assert found.objects == {f"t/2026-01-01/{number}" for number in (1, 2, 3, 4)}
+    assert Findings.unpack(found.pack()).objects == found.objects
