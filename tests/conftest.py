@@ -16,6 +16,7 @@ pytest_plugins = [
     "loop_fixtures",
     "store_fixtures",
     "clickhouse_http",
+    "view_rows",
     "gateway_fixtures",
     "agents_fixtures",
 ]

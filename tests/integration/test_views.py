@@ -1,207 +1,217 @@
-"""Test the views on the embedded store: their figures on planted rows, their pages' examples, `stepstream query`."""
+"""Test the views on the embedded store: columns, examples, and the figures of shared/METRICS.md on planted rows."""
 
-import csv
-import io
-import json
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
-import pyarrow.parquet
 import pytest
-from analytics_tables import TABLES, create_tables, plant
 from clickhouse_connect.driver.client import Client
-from command_line import CommandResult, stepstream
+from view_rows import AT, RANGE, TENANT, attempt, attempts, five_tasks, hour, plant, read, read_one, signal
 
-from stepstream.config import Settings
-from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.create_views import create_views
 from stepstream.jobs.clickhouse.views import View, views
 
-AT = datetime(2026, 11, 20, 10, 30, tzinfo=UTC)
-RANGE = "since = '2026-11-20', until = '2026-11-21'"
-VERSION = {"tenant": "default", "model": "m", "harness_version": "h", "policy_version": 3}
 
-
-@pytest.fixture(scope="module")
-def settings(store_settings: Settings) -> Settings:
-    own = store_settings.clickhouse.model_copy(update={"database": "views"})
-    return store_settings.model_copy(update={"clickhouse": own})
-
-
-@pytest.fixture(scope="module")
-def database(settings: Settings) -> Iterator[Client]:
-    with connection.connect(settings) as client:
-        client.command("CREATE DATABASE views")
-    with connection.connect(settings, database="views") as client:
-        create_tables(client)
-        assert create_views(client) == list(views())
-        yield client
-
-
-@pytest.fixture
-def client(database: Client) -> Client:
-    for table in TABLES:
-        database.command(f"TRUNCATE TABLE {table}")
-    return database
-
-
-def trajectories(tasks: dict[str, list[bool | None]], **fields: Any) -> list[dict[str, Any]]:
-    """Return an attempt of version 3 for each outcome of each task."""
-    who = {"tenant": "default", "agent": "a", "model": "m", "harness_version": "h", "version_min": 3, "version_max": 3}
-    return [
-        {
-            "trajectory_id": f"{task}/{index}",
-            "task_id": task,
-            "revision": 1,
-            "opened_at": AT,
-            "ended_at": AT,
-            "end": "terminated",
-            "success": outcome,
-            **who,
-            **fields,
-        }
-        for task, outcomes in tasks.items()
-        for index, outcome in enumerate(outcomes)
-    ]
-
-
-def outcomes(n: int, successes: int) -> list[bool | None]:
-    return [index < successes for index in range(n)]
-
-
-def read(client: Client, view: str, where: str = "1") -> list[dict[str, Any]]:
-    return list(client.query(f"SELECT * FROM {view}({RANGE}) WHERE {where}").named_results())
-
-
-FIVE_TASKS = {f"t{i}": outcomes(n, c) for i, (n, c) in enumerate([(8, 8), (8, 6), (8, 3), (8, 0), (5, 4)])}
+def near(expected: Any) -> Any:
+    return pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("each", views().values(), ids=list(views()))
-def test_columns_and_example_agree_with_the_catalogue(client: Client, each: View) -> None:
-    found = client.query(f"SELECT * FROM {each.name}({RANGE}) LIMIT 0")
+def test_columns_and_example_agree_with_the_catalogue(view_client: Client, each: View) -> None:
+    found = view_client.query(f"SELECT * FROM {each.name}({RANGE}) LIMIT 0")
     columns = [(name, type_.name) for name, type_ in zip(found.column_names, found.column_types, strict=True)]
     assert [name for name, _ in columns[: len(each.grain)]] == list(each.grain)
     assert columns[len(each.grain) :] == [(column.name, column.type) for column in each.columns]
-    client.query(each.example)
+    view_client.query(each.example)
     for choice in each.choices:
-        parameters = {"since": "2026-11-20", "until": "2026-11-21"}
-        client.query(each.sql([*each.by, choice]), parameters=parameters)
+        view_client.query(each.sql([*each.by, choice]), parameters={"since": "2026-11-20", "until": "2026-11-21"})
 
 
-def test_views_are_replaced_only_where_they_differ(client: Client) -> None:
-    assert create_views(client) == []
-    client.command("CREATE OR REPLACE VIEW task_outcomes AS SELECT 1 AS one")
-    assert create_views(client) == ["task_outcomes"]
+def test_views_are_replaced_only_where_they_differ(view_client: Client) -> None:
+    assert create_views(view_client) == []
+    view_client.command("CREATE OR REPLACE VIEW task_outcomes AS SELECT 1 AS one")
+    assert create_views(view_client) == ["task_outcomes"]
 
 
-def test_pass_rates_of_five_tasks(client: Client) -> None:
-    plant(client, "trajectories", trajectories(FIVE_TASKS))
-    rows = {row["k"]: row for row in read(client, "pass_rates")}
-    assert rows[1]["pass_at_k"] == pytest.approx(0.585)
-    assert (rows[3]["pass_at_k"], rows[3]["pass_hat_k"]) == pytest.approx((0.764286, 0.355), abs=1e-6)
+def test_pass_rates_of_five_tasks(view_client: Client) -> None:
+    plant(view_client, "trajectories", five_tasks())
+    rows = {row["k"]: row for row in read(view_client, "pass_rates")}
+    assert rows[1]["pass_at_k"] == near(0.585)
+    assert (rows[3]["pass_at_k"], rows[3]["pass_hat_k"]) == near((0.764286, 0.355))
     assert (rows[8]["pass_at_k"], rows[8]["pass_hat_k"]) == (0.75, 0.25)
     assert (rows[8]["tasks"], rows[8]["tasks_left_out"], rows[8]["attempts"]) == (4, 1, 32)
 
 
-def test_pass_rates_without_enough_attempts_are_null_with_a_reason(client: Client) -> None:
-    plant(client, "trajectories", trajectories({"t": [True, None]}))
-    row = read(client, "pass_rates", "k = 2")[0]
+def test_pass_rates_without_enough_attempts_are_null_with_a_reason(view_client: Client) -> None:
+    plant(view_client, "trajectories", [attempt("t/0", True), attempt("t/1", None)])
+    row = read_one(view_client, "pass_rates", "k = 2")
     assert (row["pass_at_k"], row["tasks"], row["without_outcome"]) == (None, 0, 1)
     assert row["reason"] == "no task has k attempts with an outcome"
 
 
-def test_a_revision_and_a_redelivery_count_once(client: Client) -> None:
-    first = trajectories({"t": [False]})
-    for rows in (first, trajectories({"t": [True]}, revision=2), first):
-        plant(client, "trajectories", rows)
-    assert [(row["attempts"], row["successes"]) for row in read(client, "task_outcomes")] == [(1, 1)]
+def test_a_revision_and_a_redelivery_count_once(view_client: Client) -> None:
+    first, second = attempt("t/0", False), attempt("t/0", True, revision=2)
+    for row in (first, second, first):
+        plant(view_client, "trajectories", [row])
+    row = read_one(view_client, "task_outcomes")
+    assert (row["attempts"], row["successes"]) == (1, 1)
 
 
-def test_a_time_out_is_a_failure(client: Client) -> None:
-    plant(client, "trajectories", trajectories({"t": [None]}, end="truncated"))
-    assert [(row["attempts"], row["successes"]) for row in read(client, "task_outcomes")] == [(1, 0)]
+def test_a_time_out_is_a_failure(view_client: Client) -> None:
+    plant(view_client, "trajectories", [attempt("t/0", None, end="truncated")])
+    row = read_one(view_client, "task_outcomes")
+    assert (row["attempts"], row["successes"]) == (1, 0)
 
 
-def hour(**fields: Any) -> dict[str, Any]:
-    return {"hour": datetime(2026, 11, 20, 10, tzinfo=UTC), **VERSION, "version": AT, **fields}
-
-
-def test_success_has_wilsons_interval(client: Client) -> None:
-    plant(client, "trajectory_hours", [hour(trajectories=12, outcomes=10, successes=7)])
-    plant(client, "trajectory_hours", [hour(policy_version=4, trajectories=20, outcomes=20)])
-    plant(client, "trajectory_hours", [hour(policy_version=5, trajectories=1)])
-    rows = {row["policy_version"]: row for row in read(client, "success_by_version")}
+def test_success_has_wilsons_interval(view_client: Client) -> None:
+    plant(view_client, "trajectory_hours", [hour(trajectories=12, outcomes=10, successes=7)])
+    plant(view_client, "trajectory_hours", [hour(policy_version=4, trajectories=20, outcomes=20)])
+    plant(view_client, "trajectory_hours", [hour(policy_version=5, trajectories=1)])
+    rows = {row["policy_version"]: row for row in read(view_client, "success_by_version")}
     assert (rows[3]["attempts"], rows[3]["success_rate"]) == (12, 0.7)
-    assert (rows[3]["wilson_low"], rows[3]["wilson_high"]) == pytest.approx((0.396778, 0.892209), abs=1e-6)
-    assert (rows[4]["wilson_low"], rows[4]["wilson_high"]) == pytest.approx((0, 0.161125), abs=1e-6)
+    assert (rows[3]["wilson_low"], rows[3]["wilson_high"]) == near((0.396778, 0.892209))
+    assert (rows[4]["wilson_low"], rows[4]["wilson_high"]) == near((0, 0.161125))
     assert (rows[5]["success_rate"], rows[5]["wilson_low"]) == (None, None)
     assert rows[5]["reason"] == "no attempt has an outcome"
 
 
-# --- stepstream query
+def test_reward_components(view_client: Client) -> None:
+    names = {"component.name": ["outcome", "length"], "component.kind": ["outcome", "penalty"]}
+    sums = {"component.n": [4, 2], "component.total": [2.0, 6.0], "component.squares": [2.0, 20.0]}
+    plant(
+        view_client,
+        "component_hours",
+        [
+            {
+                **{k: v for k, v in hour().items() if k != "harness_version"},
+                "trajectories": 4,
+                **names,
+                **sums,
+                "component.paid": [2.0, -3.0],
+            }
+        ],
+    )
+    rows = {row["name"]: row for row in read(view_client, "reward_components_by_hour")}
+    assert (rows["outcome"]["mean"], rows["outcome"]["paid"]) == (0.5, 0.5)
+    assert rows["length"]["deviation"] == near(2**0.5)
 
 
-@pytest.fixture
-def planted(client: Client, settings: Settings) -> Settings:
-    plant(client, "trajectories", trajectories(FIVE_TASKS))
-    plant(client, "trajectories", trajectories({"other": [True]}, tenant="elsewhere"))
-    return settings
+def tool(hours: float, calls: int, failed: int, **fields: Any) -> dict[str, Any]:
+    bins = {"ms.bin": [48, 60], "ms.calls": [calls - 1, 1]}  # 1.1^48.5 is 102 ms
+    errors = {"error.class": ["timeout"], "error.calls": [failed]}
+    who = {"tenant": TENANT, "tool": "search", "agent": "a", "model": "m"}
+    return {
+        "hour": AT.replace(minute=0) + timedelta(hours=hours),
+        **who,
+        "calls": calls,
+        "failed": failed,
+        **errors,
+        **bins,
+        "version": AT,
+        **fields,
+    }
 
 
-def query(settings: Settings, *words: str) -> CommandResult:
-    return stepstream(settings, "query", *words, "--since", "2026-11-20", "--until", "2026-11-21")
+@pytest.mark.parametrize(("errors", "low", "alert"), [(9, 0.032997, False), (15, 0.066439, True)])
+def test_a_tools_errors_against_its_baseline(view_client: Client, errors: int, low: float, alert: bool) -> None:
+    plant(view_client, "tool_hours", [tool(-72, 1800, 36), tool(0, 120, errors)])
+    row = read_one(view_client, "tool_health")
+    assert (row["calls"], row["errors"], row["baseline_calls"], row["alert"]) == (120, errors, 1800, alert)
+    assert (row["error_rate_low"], 2 * row["baseline_rate"]) == near((low, 0.040533))
+    assert row["p95_ms"] == pytest.approx(102, rel=0.05)
+    assert row["p95_ratio"] == 1
+    by_class = read_one(view_client, "tool_errors")
+    assert (by_class["error_class"], by_class["class_errors"], by_class["alert"]) == ("timeout", errors, alert)
 
 
-def test_query_prints_a_tenants_rows_as_json_csv_and_table(planted: Settings) -> None:
-    found = json.loads(query(planted, "task_outcomes", "--format", "json").stdout)
-    assert [(row["task_id"], row["successes"]) for row in found] == [
-        ("t0", 8),
-        ("t1", 6),
-        ("t2", 3),
-        ("t3", 0),
-        ("t4", 4),
-    ]
-    rows = list(csv.DictReader(io.StringIO(query(planted, "task_outcomes", "--format", "csv").stdout)))
-    assert [row["attempts"] for row in rows] == ["8", "8", "8", "8", "5"]
-    table = query(planted, "task_outcomes", "--tenant", "elsewhere").stdout.splitlines()
-    assert len(table) == 2
-    assert "other" in table[1]
+def test_an_unknown_error_raises_an_alert_at_three(view_client: Client) -> None:
+    unknown = {"error.class": ["unknown"], "error.calls": [3]}
+    plant(view_client, "tool_hours", [tool(0, 10, 3, **unknown)])
+    assert read_one(view_client, "tool_errors")["alert"] is True
+    assert read_one(view_client, "tool_health")["reason"] == "fewer than 20 calls"
 
 
-def test_query_groups_by_other_dimensions(planted: Settings) -> None:
-    found = json.loads(query(planted, "pass_rates", "--by", "day", "--format", "json").stdout)
-    assert {row["day"] for row in found} == {"2026-11-20"}
-    assert "agent" not in found[0]
-    refused = query(planted, "pass_rates", "--by", "colour")
-    assert refused.status == 2
-    assert "cannot be grouped by colour" in refused.stderr
+def test_staleness(view_client: Client) -> None:
+    plant(
+        view_client,
+        "trajectory_hours",
+        [
+            hour(trajectories=10, **{"lag.versions": [0, 2], "lag.trajectories": [9, 1]}),
+            hour(trajectories=10, track="canary", **{"lag.versions": [], "lag.trajectories": []}),
+        ],
+    )
+    rows = {row["track"]: row for row in read(view_client, "staleness")}
+    assert (rows[""]["mean"], rows[""]["p50"], rows[""]["p95"], rows[""]["largest"]) == (0.2, 0, 2, 2)
+    assert (rows["canary"]["mean"], rows["canary"]["reason"]) == (None, "no trajectory names its version")
 
 
-def test_query_writes_parquet(planted: Settings, tmp_path: Path) -> None:
-    file = tmp_path / "rows.parquet"
-    assert query(planted, "task_outcomes", "--format", "parquet", "--output", str(file)).status == 0
-    table = pyarrow.parquet.read_table(file)
-    assert table["successes"].to_pylist() == [8, 6, 3, 0, 4]
+def test_health_of_updates(view_client: Client) -> None:
+    update = {"event_id": "u", "occurred_at": AT, "model": "m", "root": 0, "update": 1, "learner_version": 1}
+    figures = {"effective_share": 0.5, "clip_share": 0.25, "tokens": 100.0}
+    plant(view_client, "learner_updates", [{**update, "figures": figures}, {**update, "update": 2, "figures": {}}])
+    first, second = read(view_client, "learner_updates_health", "1 ORDER BY update")
+    assert (first["effective_share"], first["effective_tokens"], first["clip_share"]) == (0.5, 50, 0.25)
+    assert (second["effective_share"], second["reason"]) == (None, "the objective weighs no token")
+    lag = {"occurred_at": AT, "model": "m", "root": 0, "update": 1, "least": 0, "most": 0}
+    plant(
+        view_client,
+        "learner_update_lags",
+        [{**lag, "tokens": 30, "effective_share": 1.0}, {**lag, "update": 2, "tokens": 10, "effective_share": 0.2}],
+    )
+    assert read_one(view_client, "learner_staleness_weights")["effective_share"] == near(0.8)
 
 
-def test_query_runs_sql_that_reads_within_limits(planted: Settings) -> None:
-    found = stepstream(planted, "query", "--sql", "SELECT count() AS n FROM trajectories;", "--format", "json")
-    assert json.loads(found.stdout) == [{"n": 38}]
-    cut = stepstream(planted, "query", "--sql", "SELECT number FROM numbers(10)", "--limit", "3")
-    assert (cut.status, len(cut.stdout.splitlines())) == (1, 4)
-    for sql in (
-        "TRUNCATE TABLE trajectories",
-        "INSERT INTO trajectories (tenant) VALUES ('x')",
-        "SELECT file('/etc/passwd')",
-    ):
-        refused = stepstream(planted, "query", "--sql", sql)
-        assert refused.status == 1, sql
-        assert "the store rejects the query" in refused.stderr
+def test_cost_per_success(view_client: Client) -> None:
+    counts = {"trajectories": 4, "outcomes": 4, "successes": 3, "prompt_tokens": 50, "response_tokens": 10}
+    plant(view_client, "trajectory_hours", [hour(**counts, costed=4, cost_usd="0.18", duration_ms_sum=3000.0)])
+    plant(view_client, "trajectory_hours", [hour(**counts, costed=3, cost_usd="0.08", policy_version=4)])
+    known, unknown = read(view_client, "cost_per_success", "1 ORDER BY policy_version")
+    assert (known["usd_per_success"], known["tokens_per_success"], known["seconds_per_success"]) == near((0.06, 20, 1))
+    assert (unknown["usd_per_success"], unknown["tokens_per_success"]) == (None, 20)
+    assert unknown["reason"] == "attempts without a cost: fill gateway.prices"
 
 
-def test_query_lists_and_describes(settings: Settings) -> None:
-    listed = stepstream(settings, "query", "--list").stdout
-    assert [line.split()[0] for line in listed.splitlines()] == list(views())
-    assert "task_id" in stepstream(settings, "query", "task_outcomes", "--describe").stdout
+def test_clear_and_classic(view_client: Client) -> None:
+    cases = zip(["0.02", "0.05", "0.01", "0.10"], [True, False, True, True], [1.2, 2.9, 3.0, 4.1], strict=True)
+    rows = [attempt(f"t{i}/0", y, cost_usd=usd, seconds=s, steps=2, errors=0) for i, (usd, y, s) in enumerate(cases)]
+    plant(view_client, "trajectories", rows)
+    plant(
+        view_client,
+        "feedback",
+        [
+            *[signal(f"t{i}/0", "violation", 1.0) for i in range(3)],
+            *[signal(f"t{i}/0", "policy_critical_actions", 10.0) for i in range(4)],
+        ],
+    )
+    row = read_one(view_client, "clear")
+    assert (row["cost_normalized_accuracy"], row["cost_per_success"]) == near((1666.666667, 0.06))
+    assert (row["within_3_s"], row["policy_adherence"], row["accuracy"]) == near((0.75, 0.925, 0.75))
+    assert (row["composite"], row["reason"]) == (None, "no task has 8 attempts")
+    classic = read_one(view_client, "classic")
+    assert (classic["usd_per_task"], classic["accuracy"], classic["error_rate"]) == near((0.045, 0.75, 0))
+    assert (classic["first_token_p50_ms"], classic["reason"]) == (None, "no planted attack")
+
+
+def test_clears_composite_compares_the_tenants_rows(view_client: Client) -> None:
+    ends = {1: ("0.1", 2.0), 2: ("2.1", 10.0), 3: ("0.5", 4.0)}
+    for version, (usd, seconds) in ends.items():
+        fields = {"cost_usd": usd, "seconds": seconds, "version_max": version}
+        rows = [row for task in range(5) for row in attempts(f"v{version}-{task}", 8, 8 if task < 4 else 0, **fields)]
+        plant(view_client, "trajectories", rows)
+        plant(
+            view_client,
+            "feedback",
+            [
+                *[signal(f"v{version}-0/{i}", "violation", 0.25) for i in range(3)],
+                signal(f"v{version}-0/0", "policy_critical_actions", 40.0),
+            ],
+        )
+    row = read_one(view_client, "clear", "policy_version = 3")
+    assert (row["pass_hat_8"], row["passes_gate"], row["reason"]) == (0.8, True, "")
+    assert row["composite"] == near((0.8 + 0.75 + 0.8 + 0.925 + 0.8) / 5)
+
+
+def test_latency_by_outcome(view_client: Client) -> None:
+    plant(view_client, "trajectories", [attempt(f"t{s}/0", s < 4, seconds=float(s)) for s in range(1, 6)])
+    rows = {row["result"]: row for row in read(view_client, "latency_by_outcome")}
+    assert (rows["success"]["p50_s"], rows["failure"]["p50_s"]) == (2, 4.5)
+    assert (rows["success"]["usd"], rows["success"]["reason"]) == (None, "no attempt has a cost")

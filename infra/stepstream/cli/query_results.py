@@ -13,13 +13,16 @@ import orjson
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
+from stepstream.cli.query_intervals import INTERVALS
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import connect
-from stepstream.jobs.clickhouse.views import DIMENSIONS, View
+from stepstream.jobs.clickhouse.views import DIMENSIONS, View, view
 
 _SECONDS = 120
 """Longest time of a query."""
 _MEMORY_BYTES = 4 * 1024**3
+_MOST_TASKS = 1_000_000
+"""Largest number of tasks of a bootstrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,10 @@ class Statement:
 
     sql: str
     parameters: dict[str, str] = field(default_factory=dict)
+    view: str = ""
+    """Name of the view; empty: a text."""
+    grain: tuple[str, ...] = ()
+    """Dimensions of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,14 @@ def of_view(view: View, since: datetime, until: datetime, tenant: str, by: Seque
     Raises:
         ViewError: it cannot be grouped so.
     """
-    # The definition's columns are its grain first.
+    grain = view.grain if by is None else tuple(dict.fromkeys((*view.keys, *by)))
     sql = f"SELECT * FROM (\n{view.sql(by)}\n)"
     if "tenant" in view.keys:
         sql += " WHERE tenant = {tenant:String}"
-    times = {"since": f"{since:%Y-%m-%d %H:%M:%S}", "until": f"{until:%Y-%m-%d %H:%M:%S}"}
-    grain = view.grain if by is None else tuple(dict.fromkeys((*view.keys, *by)))
     if order := (*grain, *view.series):
         sql += f" ORDER BY {', '.join(order)}"
-    return Statement(sql, {**times, "tenant": tenant})
+    times = {"since": f"{since:%Y-%m-%d %H:%M:%S}", "until": f"{until:%Y-%m-%d %H:%M:%S}"}
+    return Statement(sql, {**times, "tenant": tenant}, view.name, grain)
 
 
 def of_text(sql: str) -> Statement:
@@ -70,7 +76,21 @@ def rows(settings: Settings, statement: Statement, limit: int) -> Table:
     """
     with _reader(settings, limit) as client:
         found = client.query(statement.sql, parameters=statement.parameters)
-        return Table(found.column_names, found.result_rows[:limit], len(found.result_rows) > limit)
+        table = Table(found.column_names, found.result_rows[:limit], len(found.result_rows) > limit)
+    return _with_intervals(settings, table, statement) if statement.view in INTERVALS else table
+
+
+def _with_intervals(settings: Settings, table: Table, statement: Statement) -> Table:
+    def read(name: str, by: Sequence[str]) -> list[dict[str, Any]]:
+        sql = f"SELECT * FROM ({view(name).sql(by)}) WHERE tenant = {{tenant:String}}"
+        with _reader(settings, _MOST_TASKS) as client:
+            return list(client.query(sql, parameters=statement.parameters).named_results())
+
+    objects = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    extended = INTERVALS[statement.view](objects, statement.grain, read)
+    if not extended:
+        return table
+    return Table(tuple(extended[0]), [tuple(row.values()) for row in extended], table.is_cut)
 
 
 def parquet(settings: Settings, statement: Statement, limit: int) -> bytes:

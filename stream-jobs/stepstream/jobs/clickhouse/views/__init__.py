@@ -1,8 +1,9 @@
 """Define the views for people's dashboards: `NAME.sql` has the definition, `NAME.toml` its meaning and columns.
 
-A definition is a ClickHouse SELECT with the parameters `since` and `until`, and with two kinds of placeholders: `$by`
-is the grain, and `$NAME` is the text of `fragments/NAME.sql`. `store migrate` creates each view at its default grain;
-`stepstream query --by` renders the same definition at another one. Pure but for reading these files.
+A definition is a ClickHouse SELECT with the parameters `since` and `until`, and with placeholders: `$by` is the grain,
+`$view_NAME` another view at that grain, and `$NAME` the text of `fragments/NAME.sql`. Columns that the catalogue does
+not name stay inside. `store migrate` creates each view at its default grain; `stepstream query --by` renders the same
+definition at another one. Pure but for reading these files.
 """
 
 import re
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from string import Template
+from textwrap import indent
 from typing import Any
 
 DIMENSIONS = {
@@ -30,11 +32,14 @@ DIMENSIONS = {
     "error_class": "Class of the error.",
     "name": "Name of the reward component.",
     "reward_spec": "Name and digest of the reward specification.",
+    "root": "Version that the learner's lineage began with.",
+    "update": "Number of the update since the root, from 1.",
+    "version": "Version of the model.",
     "hour": "Hour in which the trajectory began, UTC; of steps and calls, in which they happened.",
     "day": "Day of it, UTC.",
 }
 """Columns that a view may be grouped by, with their meaning."""
-_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_VIEW = re.compile(r"\$view_(\w+)")
 
 
 class ViewError(ValueError):
@@ -98,7 +103,10 @@ class View:
                 f"view {self.name} cannot be grouped by {', '.join(unknown)}: choose of {', '.join(possible)}"
             )
         grain = list(dict.fromkeys((*self.keys, *chosen)))
-        return Template(self.definition).substitute(_fragments(), by=", ".join(grain)).strip()
+        texts = _fragments() | {f"view_{name}": view(name).sql(by) for name in _VIEW.findall(self.definition)}
+        definition = Template(self.definition).substitute(texts, by=", ".join(grain)).strip()
+        names = ", ".join([*grain, *(column.name for column in self.columns)])
+        return f"SELECT {names}\nFROM\n(\n{indent(definition, '    ')}\n)"
 
 
 def views() -> Mapping[str, View]:

@@ -1,0 +1,35 @@
+SELECT
+    $by,
+    countIf(n >= 2) AS tasks,
+    countIf(n < 2) AS tasks_left_out,
+    if(tasks = 0, NULL, avgIf(c / n, n >= 2)) AS success_rate,
+    if(tasks = 0, NULL, avgIf(c * (n - c) / (n * (n - 1)), n >= 2)) AS learnability,
+    sum(group_count) AS groups,
+    if(groups = 0, NULL, avgIf(alike / group_count, group_count > 0)) AS without_variance,
+    multiIf(tasks = 0, 'no task has two attempts', groups = 0, 'no group has two attempts', '') AS reason
+FROM
+(
+    SELECT
+        $by,
+        task_id,
+        sum(attempts) AS n,
+        sum(successes) AS c,
+        countIf(attempts >= 2 AND group_id != '') AS group_count,
+        countIf(attempts >= 2 AND group_id != '' AND successes IN (0, attempts)) AS alike
+    FROM
+    (
+        SELECT
+            $by,
+            task_id,
+            group_id,
+            toInt64(countIf(t.outcome IS NOT NULL)) AS attempts,
+            toInt64(countIf(t.outcome)) AS successes
+        FROM
+        (
+            $trajectories
+        ) AS t
+        GROUP BY $by, task_id, group_id
+    )
+    GROUP BY $by, task_id
+)
+GROUP BY $by
