@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +10,15 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
-from stepstream.jobs.clickhouse.create_views import create_views
-from stepstream.jobs.clickhouse.migrate import Migration, migrate, migrations
+from stepstream.jobs.clickhouse.migrate import migrate
 
 AT = datetime(2026, 11, 20, 10, 30, tzinfo=UTC)
 RANGE = "since = '2026-11-20', until = '2026-11-21'"
 TENANT = "default"
-TABLES = ("checkpoints", "component_hours", "feedback", "learner_update_lags", "learner_updates", "steps", "tool_hours")
-TABLES += ("trajectories", "trajectory_hours", "worker_status")
+TABLES = (
+    *("checkpoints", "component_hours", "feedback", "learner_update_lags", "learner_updates", "steps", "tool_hours"),
+    *("trajectories", "trajectory_hours", "worker_status"),
+)
 FIVE_TASKS = [(8, 8), (8, 6), (8, 3), (8, 0), (5, 4)]
 """Attempts and successes of the tasks of shared/METRICS.md."""
 
@@ -33,11 +33,6 @@ def view_settings(store_settings: Settings, request: pytest.FixtureRequest) -> S
 def _view_client(view_settings: Settings) -> Iterator[Client]:
     migrate(view_settings)
     with connection.connect(view_settings, database=view_settings.clickhouse.database) as client:
-        if all(migration.name < "0016" for migration in migrations()):
-            text = (Path(__file__).parent / "analytics_tables.sql").read_text()
-            for statement in Migration("0016_facts", text).statements():
-                client.command(statement)
-        create_views(client)
         yield client
 
 

@@ -15,6 +15,7 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import connect_when_ready
+from stepstream.jobs.clickhouse.create_views import create_views
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def migrations() -> list[Migration]:
 
 
 def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) -> list[str]:
-    """Apply the missing migrations; return their names.
+    """Apply the missing migrations, and create or replace the views; return the names of the migrations.
 
     Blocks until ClickHouse is ready, at most `clickhouse.deadline_s` or until `stopped`.
 
@@ -101,6 +102,7 @@ def _apply(client: Client) -> list[str]:
         client.insert("schema_migrations", [(migration.name, migration.sha256)], column_names=["name", "sha256"])
         log.info("applied migration %s", migration.name)
         applied.append(migration.name)
+    create_views(client)
     return applied
 
 
