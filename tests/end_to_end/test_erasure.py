@@ -27,11 +27,12 @@ from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.clickhouse.rows import TABLES
 from stepstream.jobs.erasure.delete_from_log import end_offsets, wait_until_read
+from stepstream.jobs.erasure.read_log import read_events
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import Event, EventConsumer
+from stepstream.topics.consumer import Event
 from stepstream.topics.events import Step, new_checkpoint, new_message, new_update_input
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
@@ -93,12 +94,7 @@ class World:
         return self.store.query(query).result_rows[0][0]
 
     def read(self, topic: str, codec: Codec) -> list[Event]:
-        events: list[Event] = []
-        with EventConsumer(self.settings.kafka, codec) as consumer:
-            consumer.follow([topic])
-            while not consumer.is_caught_up():
-                events += consumer.poll(1000, 0.2)
-        return events
+        return list(read_events(self.settings, codec, topic))
 
     def run_command(self, *words: str, status: int = 0) -> Any:
         done = stepstream(self.settings, *words, "--json")
@@ -276,6 +272,8 @@ def test_one_proof_names_what_both_attempts_removed(world: World, erased: dict[s
     assert sum(proof["rows_deleted"].values()) == erased["rows_deleted"]
     assert {one["place"] for one in proof["remaining"]} == {"compaction", "snapshots"}
     assert ADA not in str(proof)
+    assert stepstream(world.settings, "erasures", "index").status == 0
+    assert world.value("SELECT uniqExact(topic) FROM person_index") == 5
     row = "SELECT (records_unreadable, rows_deleted['steps']) FROM erasure_proofs FINAL WHERE request_id = '{0}'"
     expected = (erased["records_unreadable"], proof["rows_deleted"]["steps"])
     wait_until(lambda: world.store.query(row.format(erased["request_id"])).result_rows == [(expected,)])

@@ -14,8 +14,8 @@ from stepstream.config import Settings
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.erasure.delete_from_log import destroy_keys, write_decision
-from stepstream.jobs.erasure.find_records import read_events
 from stepstream.jobs.erasure.missing_keys import declare_destroyed, find_missing_keys
+from stepstream.jobs.erasure.read_log import read_events
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import Codec, KeysUnavailable
 from stepstream.topics.consumer import Event

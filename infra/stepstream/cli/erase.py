@@ -35,7 +35,7 @@ def erase(
 ) -> None:
     """Erase persons from the log and the store; list the checkpoints that trained on them.
 
-    One reading of the log finds the records of all of them. A proof of what was removed is written to the log for
+    One search of the log finds the records of all of them. A proof of what was removed is written to the log for
     each: see `stepstream erasures`. Broker, registry, store and the jobs must run. After an interruption run it again:
     it continues.
 

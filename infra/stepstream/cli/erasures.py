@@ -1,5 +1,7 @@
-"""`stepstream erasures`: list the proofs of erasures and show one."""
+"""`stepstream erasures`: list the proofs of erasures, show one, and keep the index by person up to date."""
 
+import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -7,12 +9,15 @@ import click
 import orjson
 
 from stepstream.config import load
+from stepstream.embedded.addresses import resolve_addresses
 from stepstream.topics.catalogue import ERASURE_PROOFS
+
+_UNREACHABLE = 3
 
 
 @click.group()
 def erasures() -> None:
-    """Proofs of what `stepstream erase` removed, and what it left."""
+    """Proofs of what `stepstream erase` removed and left, and its index."""
 
 
 @erasures.command("list")
@@ -46,6 +51,30 @@ def show_erasure(identity: str, as_json: bool) -> None:
         return
     for proof in proofs:
         _print(proof)
+
+
+@erasures.command("index")
+def index_persons() -> None:
+    """Add the newest records to the index by person, so that the next `erase` need not read them.
+
+    Run it each night. Exit status 1: there is no master key; 3: a part does not answer.
+    """
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
+    from stepstream.jobs.erasure import erase
+    from stepstream.topics.client import wait_for_kafka
+
+    settings = resolve_addresses(load())
+    wait_for_kafka(settings.kafka)
+    try:
+        with closing(connect(settings, database=settings.clickhouse.database)) as client:
+            erase.update_person_index(settings, client, lambda line: click.echo(line, err=True))
+    except (StoreUnavailableError, ClickHouseError) as error:
+        click.echo(f"stepstream: {error}", err=True)
+        sys.exit(_UNREACHABLE)
+    except erase.CannotErase as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _print(proof: Any) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -42,18 +42,28 @@ class Event:
 class EventConsumer(AbstractContextManager["EventConsumer"]):
     """Polls events of catalogue topics. Use it from one thread; close it, or use it as a context manager."""
 
-    def __init__(self, kafka: KafkaSettings, codec: Codec, *, group: str | None = None) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        codec: Codec,
+        *,
+        group: str | None = None,
+        wanted: Callable[[str, int, int], bool] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         """Connect lazily.
 
         Args:
             kafka: settings of the cluster.
             codec: decodes the records.
             group: consumer group, for `subscribe` and `commit`; None: for `follow`.
+            wanted: returns True for the topic, partition and offset of a record to return; the others are skipped.
+            config: further configuration of the client.
 
         Raises:
             SettingsError: a setting is invalid; see `reporting_invalid_settings`.
         """
-        self._codec = codec
+        self._codec, self._wanted = codec, wanted
         self._ends: dict[tuple[str, int], int] = {}
         self._begins: dict[tuple[str, int], int] = {}
         self._positions: dict[tuple[str, int], int] = {}
@@ -67,6 +77,7 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
                 "session.timeout.ms": 6000,
                 "fetch.message.max.bytes": 16 * 1_048_576,
                 "enable.partition.eof": group is None,
+                **(config or {}),
             },
         )
 
@@ -199,6 +210,8 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
             self._positions[topic, partition] = offset
             return None
         self._positions[topic, partition] = self._after_polled[topic, partition] = offset + 1
+        if self._wanted is not None and not self._wanted(topic, partition, offset):
+            return None
         key = (message.key() or b"").decode(errors="replace")
         value = message.value() or b""
         while True:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from stepstream.config import Settings
 from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
 from stepstream.jobs.erasure import delete_from_log, delete_from_tables
 from stepstream.jobs.erasure.content_objects import remove_objects
-from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, Search, find_records
+from stepstream.jobs.erasure.find_records import Search, find_records
 from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
+from stepstream.jobs.erasure.index_table import PersonIndexTable, read_bases
 from stepstream.jobs.erasure.proof import build_proof, send_proof
+from stepstream.jobs.erasure.read_log import GOVERNED, INDEXED, INTAKE, Log
 from stepstream.jobs.erasure.request import ErasureRequest, parse_range_name
 from stepstream.jobs.erasure.search_progress import Say
+from stepstream.jobs.erasure.update_index import update_index
 from stepstream.topics.catalogue import CONSENTS, DEAD_LETTERS, OPEN_TRACES, SUBJECT_KEYS
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.ids import new_event_id, now_us
@@ -99,16 +103,13 @@ def erase(
         JobBehind: a job has not read far enough; run it again.
         OSError: the store of large records does not answer; run it again.
     """
-    master = load_master_key(settings, create=False)
-    if master is None:
-        raise CannotErase(
-            "there is no master key here to identify the person's records: set STEPSTREAM_SEAL_MASTER_KEY, or run this "
-            "on the machine with the jobs' data folder"
-        )
+    master = _load_master_key(settings)
     keys, consents = _read_keys(settings, master)
     persons = list(dict.fromkeys(persons))
     erasing = [_prepare(settings, client, master, person, keys, consents, requested_by, say) for person in persons]
-    find_records(settings, [one.search for one in erasing], say)
+    index = PersonIndexTable(client, read_bases(settings, INDEXED, master.subject))
+    with closing(Log(settings)) as log:
+        find_records(log, index, master.subject, [one.search for one in erasing], say)
     for one in erasing:
         _save(_findings_file(settings, one.subject), one.search.found.pack())
     decisions = []
@@ -129,6 +130,28 @@ def erase(
         )  # after the proof: killed between, the next attempt writes the same proof again
         say(f"erased {number} of {len(erasing)} persons")
     return reports
+
+
+def update_person_index(settings: Settings, client: Client, say: Say) -> None:
+    """Bring the index by person to the present end of the log.
+
+    Raises:
+        CannotErase: there is no master key.
+        ClickHouseError: the store is unavailable.
+    """
+    master = _load_master_key(settings)
+    with closing(Log(settings)) as log:
+        update_index(log, PersonIndexTable(client, read_bases(settings, INDEXED, master.subject)), master.subject, say)
+
+
+def _load_master_key(settings: Settings) -> MasterKey:
+    master = load_master_key(settings, create=False)
+    if master is None:
+        raise CannotErase(
+            "there is no master key here to identify the person's records: set STEPSTREAM_SEAL_MASTER_KEY, or run this "
+            "on the machine with the jobs' data folder"
+        )
+    return master
 
 
 def _prepare(

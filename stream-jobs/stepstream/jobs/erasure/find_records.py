@@ -1,32 +1,28 @@
 """Find the records of a person on the log without decrypting any."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from stepstream.config import Settings
 from stepstream.crypto.sealing import key_ids
 from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
-from stepstream.jobs.erasure.search_progress import Say, SearchProgress
-from stepstream.jobs.erasure.second_reading import Ranges, SecondReading
+from stepstream.jobs.erasure.owner_hashes import ANYONE, SubjectOf, hash_key, hash_person, hash_trajectory
+from stepstream.jobs.erasure.read_log import INDEXED, INTAKE, Log
+from stepstream.jobs.erasure.search_progress import Say
+from stepstream.jobs.erasure.selection import PersonIndex, Selection
+from stepstream.jobs.erasure.update_index import update_index
 from stepstream.topics.catalogue import (
     DEAD_LETTERS,
-    FEEDBACK,
-    GOVERNED_FEEDBACK,
     GOVERNED_STEPS,
     LABELED_TRAJECTORIES,
     OPEN_TRACES,
-    STEPS,
     TOPICS,
 )
 from stepstream.topics.codec import Codec, CodecError
-from stepstream.topics.consumer import Event, EventConsumer
+from stepstream.topics.consumer import Event
 
-INTAKE = (STEPS, FEEDBACK)
-GOVERNED = (GOVERNED_STEPS, GOVERNED_FEEDBACK, LABELED_TRAJECTORIES)
-"""Labels are last: the search needs the owners of their steps."""
-_SEARCHED = (*INTAKE, *GOVERNED, DEAD_LETTERS, OPEN_TRACES)
-_BATCH = 2000
+_NOT_INDEXED = (DEAD_LETTERS, OPEN_TRACES)
+"""Their text may name anyone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +45,19 @@ class SearchIndex:
         self._by_key = {key_id: search for search in searches for key_id in search.found.key_ids}
 
     def concerned(self, event: Event) -> list[Search]:
-        """Return the searches that `add_event` may add an event to; all, for topics with text that names nobody."""
+        """Return the searches that `add_event` may add an event of an indexed topic to."""
         record = event.record
-        if record is None or event.topic in (DEAD_LETTERS, OPEN_TRACES):
+        if record is None:
             return list(self._all)
         found = [self._by_key[key_id] for key_id in key_ids(record.get("seal_key")) if key_id in self._by_key]
         owner = self._by_owner.get((record["tenant"], record["user"]))
         concerned = found if owner is None or owner in found else [*found, owner]
         return [search for place, search in enumerate(concerned) if search not in concerned[:place]]
+
+    def owners(self, subject_of: SubjectOf) -> set[int]:
+        """Return the hashes under which the index has records that `add_event` may add."""
+        keys = {hash_key(key_id) for key_id in self._by_key}
+        return {ANYONE, *keys, *(hash_person(subject_of(*owner)) for owner in self._by_owner)}
 
     def by_trajectory(self) -> dict[tuple[str, str], list[Search]]:
         """Return the searches by tenant and id of their own trajectories."""
@@ -67,72 +68,49 @@ class SearchIndex:
         return searches
 
 
-def find_records(settings: Settings, searches: Sequence[Search], say: Say) -> None:
-    """Read the topics with people's content up to their present end, and add the persons' records to their findings.
+def find_records(log: Log, index: PersonIndex, subject_of: SubjectOf, searches: Sequence[Search], say: Say) -> None:
+    """Read the persons' records up to the present end of the topics, and add them to their findings.
 
-    One reading for all persons together. A record that names nobody belongs to the person of its trajectory, whose
-    steps may come later on the log: the offsets of such records in the persons' trajectories, and these alone, are read
-    again.
+    1. Read what the index does not cover yet, and add it to the index. Read the topics that are not in the index.
+    2. Read the records that are sealed under the persons' keys, or name them, as the index gives them.
+    3. Read those in the persons' own trajectories: a record that names nobody belongs to the person of its trajectory,
+       whose steps may come later on the log.
+
+    What the index lacks after step 1, the other steps read as a whole. So the findings do not depend on the index.
 
     Args:
-        settings: addresses of Kafka and the registry.
+        log: the log.
+        index: an index of the log in any state.
+        subject_of: gives the keyed digests of persons in the index.
         searches: one for each person.
         say: receives lines about the progress.
 
     Raises:
         KafkaException: a topic does not exist, or no broker answers.
+        ClickHouseError: the index is unavailable.
     """
-    # Without keys: the id of a record's key identifies its owner.
-    codec = Codec(settings, keep_arrays=True)
-    try:
-        index, second = SearchIndex(searches), SecondReading()
-        progress = SearchProgress(offset_ranges(settings, _SEARCHED), say)
-        for topic in _SEARCHED:
-            for event in progress.follow(read_events(settings, codec, topic)):
-                concerned = index.concerned(event)
-                for search in concerned:
-                    add_event(search.found, search.person, event, codec)
-                if event.record is not None and topic in (*INTAKE, *GOVERNED):
-                    second.add(event, bool(concerned), is_unnamed_content(event))
-        progress.end()
-        own = index.by_trajectory()
-        again = second.ranges(own)
-        if not again:
-            return
-        progress = SearchProgress(again, say)
-        for topic in (*INTAKE, *GOVERNED):
-            for event in progress.follow(read_ranges(settings, codec, topic, again)):
-                record = event.record
-                for search in own.get((record["tenant"], record["trajectory_id"]), ()) if record is not None else ():
-                    add_by_trajectory(search.found, search.person, event, search.other_key_ids)
-        progress.end()
-    finally:
-        codec.close()
-
-
-def offset_ranges(settings: Settings, topics: Sequence[str]) -> Ranges:
-    """Return the first offset and the end of each (topic, partition)."""
-    with EventConsumer(settings.kafka, Codec(settings)) as consumer:
-        return {place: bounds for topic in topics for place, bounds in consumer.offset_ranges(topic).items()}
-
-
-def read_events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:
-    """Yield the events of a topic up to its present end."""
-    with EventConsumer(settings.kafka, codec) as consumer:
-        consumer.follow([topic])
-        while not consumer.is_caught_up():
-            yield from consumer.poll(_BATCH, 0.2)
-
-
-def read_ranges(settings: Settings, codec: Codec, topic: str, ranges: Ranges) -> Iterator[Event]:
-    """Yield the events of a topic in a range of offsets of each partition: first offset and end."""
-    for place, (first, end) in ranges.items():
-        if place[0] != topic:
-            continue
-        with EventConsumer(settings.kafka, codec) as consumer:
-            consumer.follow([topic], {place: first}, {place: end})
-            while not consumer.is_caught_up():
-                yield from (event for event in consumer.poll(_BATCH, 0.2) if event.offset < end)
+    persons = SearchIndex(searches)
+    bounds = update_index(log, index, subject_of, say)
+    for topic in _NOT_INDEXED:
+        for event in log.read(topic):
+            for search in searches:
+                add_event(search.found, search.person, event, log.codec)
+    selection = Selection.of(bounds, index.find(persons.owners(subject_of)))
+    say(f"reading {selection.size():,} records")
+    for topic in INDEXED:
+        for event in log.read_selected(topic, selection):
+            for search in persons.concerned(event):
+                add_event(search.found, search.person, event, log.codec)
+    own = persons.by_trajectory()
+    if not own:
+        return
+    selection = Selection.of(bounds, index.find({ANYONE, *(hash_trajectory(*one) for one in own)}))
+    say(f"reading {selection.size():,} records by their trajectories")
+    for topic in INDEXED:
+        for event in log.read_selected(topic, selection):
+            record = event.record
+            for search in own.get((record["tenant"], record["trajectory_id"]), ()) if record is not None else ():
+                add_by_trajectory(search.found, search.person, event, search.other_key_ids)
 
 
 def add_event(found: Findings, person: Person, event: Event, codec: Codec) -> None:

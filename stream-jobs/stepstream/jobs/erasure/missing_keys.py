@@ -12,7 +12,7 @@ from stepstream.config import Settings
 from stepstream.crypto.sealing import key_ids
 from stepstream.jobs.erasure import delete_from_log
 from stepstream.jobs.erasure.erase import CannotErase
-from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, read_events
+from stepstream.jobs.erasure.read_log import INDEXED, read_events
 from stepstream.jobs.erasure.search_progress import Say
 from stepstream.topics.catalogue import SUBJECT_KEYS
 from stepstream.topics.codec import Codec
@@ -42,7 +42,7 @@ def find_missing_keys(settings: Settings, say: Say) -> dict[str, MissingKey]:
     missing: dict[str, MissingKey] = {}
     codec = Codec(settings, keep_arrays=True)
     try:
-        for topic in (*INTAKE, *GOVERNED):
+        for topic in INDEXED:
             for event in read_events(settings, codec, topic):
                 for key_id in key_ids(event.record["seal_key"]) if event.record else ():
                     found = missing.setdefault(key_id, MissingKey(event.record["tenant"]))

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_records import T0_US, make_feedback, make_steps
 
-from stepstream.jobs.erasure import find_records
 from stepstream.jobs.erasure.find_records import Search, SearchIndex, add_by_trajectory, add_event
 from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
-from stepstream.jobs.erasure.second_reading import SecondReading
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_content_claim, new_trace_export
@@ -158,87 +156,6 @@ def test_one_search_for_many_persons_finds_what_one_for_each_does(records: list[
         for one in alone:
             add_event(one.found, one.person, each, NO_CODEC)
     assert [one.found for one in together] == [one.found for one in alone]
-
-
-KEYS_OF = {"ann": {"k1"}, "bob": {"k2"}}
-TOPICS_IN_ORDER = ("steps", "feedback", "governed-steps", "governed-feedback", "labeled-trajectories")
-ENTRIES = st.tuples(
-    st.sampled_from(TOPICS_IN_ORDER),
-    st.sampled_from(["t", "u"]),
-    st.sampled_from([None, "ann", "bob", "eve"]),
-    st.sampled_from([None, "k1", "k2", "k3", "k1+k2"]),
-)
-
-
-def log_of(entries: list[tuple[str, str, Any, Any]]) -> list[Event]:
-    """Return records in the order of a search; a label holds the first governed step of its trajectory."""
-    events: list[Event] = []
-    for offset, (topic, trajectory, user, key) in enumerate(sorted(entries, key=lambda e: TOPICS_IN_ORDER.index(e[0]))):
-        if topic.endswith("feedback"):
-            record: Any = make_feedback(trajectory, number=offset, user=user, comment="text")
-        else:
-            record = make_steps(trajectory, 1, user=user)[0] | {"event_id": f"{topic}{offset}"}
-        record |= {"seal_key": key}
-        if topic == "labeled-trajectories":
-            held = [e.record for e in events if e.topic == "governed-steps" and e.record["trajectory_id"] == trajectory]
-            record |= {
-                "steps": [step | {"tool_calls": []} for step in held[:1]],
-                "sequences": ["s"],
-                "conversations": [],
-            }
-        events.append(event(topic, record, offset))
-    return events
-
-
-@given(st.lists(ENTRIES, max_size=12), st.sampled_from([["ann"], ["ann", "bob"]]), st.sampled_from([0, 3, 100]))
-def test_the_second_reading_of_some_ranges_finds_what_one_of_everything_does(
-    entries: list[Any], users: list[str], remembered: int
-) -> None:
-    """Also if most undecided records are not remembered."""
-    log = log_of(entries)
-
-    def first_reading() -> tuple[SearchIndex, list[Search], SecondReading]:
-        searches = [
-            Search(Person("default", u), Findings(set(KEYS_OF[u])), {"k1", "k2", "k3"} - KEYS_OF[u]) for u in users
-        ]
-        index, second = SearchIndex(searches), SecondReading(remembered)
-        for each in log:
-            concerned = index.concerned(each)
-            for one in concerned:
-                add_event(one.found, one.person, each, NO_CODEC)
-            second.add(each, bool(concerned), find_records.is_unnamed_content(each))
-        return index, searches, second
-
-    def read_again(index: SearchIndex, events: list[Event]) -> None:
-        own = index.by_trajectory()
-        for each in events:
-            for one in own.get((each.record["tenant"], each.record["trajectory_id"]), ()):
-                add_by_trajectory(one.found, one.person, each, one.other_key_ids)
-
-    index, partly, second = first_reading()
-    ranges = second.ranges(index.by_trajectory())
-    bounds = [(each, *ranges.get((each.topic, each.partition), (0, 0))) for each in log]
-    read_again(index, [each for each, first, end in bounds if first <= each.offset < end])
-    index, entirely, _ = first_reading()
-    read_again(index, log)
-    for one, all_ in zip(partly, entirely, strict=True):
-        assert (one.found.unsealed, one.found.remaining, one.found.labels) == (
-            all_.found.unsealed,
-            all_.found.remaining,
-            all_.found.labels,
-        )
-
-
-def test_records_that_are_sealed_for_the_person_are_not_read_again() -> None:
-    second = SecondReading()
-    for offset in range(5):
-        [step] = make_steps("t", 1, user=None)
-        second.add(event("governed-steps", step | {"seal_key": "k1"}, offset), True, False)
-        second.add(event("labeled-trajectories", step | {"seal_key": "k1"}, offset), True, False)
-    assert second.ranges({("default", "t"): ["ann"]}) == {}
-    second.add(event("feedback", make_feedback("t"), 7), False, True)
-    second.add(event("feedback", make_feedback("else"), 9), False, True)
-    assert second.ranges({("default", "t"): ["ann"]}) == {("feedback", 0): (7, 8)}
 
 
 def test_records_are_counted_as_made_unreadable_by_the_request_that_destroys_their_key() -> None:
