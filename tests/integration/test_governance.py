@@ -173,6 +173,9 @@ class NoStore:
     def insert(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
+    def command(self, *_: Any, **__: Any) -> None:
+        """Do nothing."""
+
 
 def erase_all(world: Governed, *users: str) -> list[erase.ErasureReport]:
     return erase.erase(
