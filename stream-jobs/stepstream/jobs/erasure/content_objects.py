@@ -6,7 +6,7 @@ from datetime import date
 from stepstream.config import Settings
 from stepstream.core.object_store import list_names, remove
 from stepstream.crypto.content_store import content_address
-from stepstream.jobs.erasure.find_records import read_events
+from stepstream.jobs.erasure.read_log import read_events
 from stepstream.topics.catalogue import SEALED_TOPICS
 from stepstream.topics.codec import Codec
 
