@@ -267,6 +267,31 @@ def test_a_program_without_its_rights_ends_with_an_error_that_names_them(
         ExclusiveProducer(wrong.kafka, codec, "test", owner_id("demo"), lambda: False).take_over()
 
 
+ENDING = {"registry": "stepstream.services.registry", "learner": "stepstream.learner"}
+SERVING = {"gateway": "stepstream.services.gateway", "console": "stepstream.services.console"}
+
+
+@pytest.mark.usefixtures("stack")
+@pytest.mark.parametrize("program", [*ENDING, *SERVING])
+def test_a_service_without_its_rights_names_them_at_its_start(
+    stack: Stack, kafka: SecuredKafka, tmp_path: Path, program: str
+) -> None:
+    """Gateway and console serve all the same: an agent's calls need no Kafka."""
+    wrong = of_program(isolated(stack.settings, tmp_path), kafka, "sdk")
+    wrong = wrong.model_copy(update={"kafka": wrong.kafka, "schema_registry": stack.settings.schema_registry})
+    process = ServiceProcess((ENDING | SERVING)[program], wrong, lambda: False, tmp_path / "log")
+    process.launch()
+    try:
+        wait_until(lambda: f"`stepstream topics acls` prints for '{program}'" in process.log_text)
+        assert "Kafka refuses user 'stepstream-sdk'" in process.log_text
+        if program in ENDING:
+            assert process.wait() == 1
+        else:
+            assert process.status is None
+    finally:
+        process.kill()
+
+
 def test_clickhouse_is_reached_over_mutual_tls(stack: Stack, kafka: SecuredKafka) -> None:
     certificate = kafka.authority.issue("store")
     with TlsFront(stack.settings.store.port, certificate, kafka.authority.file) as front:

@@ -20,7 +20,7 @@ from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.publish import owner_of, remove_leftovers
 from stepstream.learner.reporter import BackgroundSender
 from stepstream.learner.retention import Retention
-from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.access import wait_for_access
 from stepstream.topics.codec import Codec
 from stepstream.topics.exclusive_producer import Fenced
 from stepstream.topics.producer import EventProducer
@@ -37,11 +37,11 @@ def main(settings: Settings, stop: Stop) -> None:
     """Train until `stop` is set.
 
     Raises:
-        Fatal: a checkpoint's files differ from the published ones, a topic is missing, another learner trains the same
-            model, or the model cannot be trained.
+        Fatal: a checkpoint's files differ from the published ones, a topic or a right is missing, another learner
+            trains the same model, or the model cannot be trained.
     """
     serve_metrics(settings.metrics)
-    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    wait_for_access(settings.kafka, "learner", lambda: bool(stop))
     codec = sealing_codec(settings)
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
     sender = BackgroundSender(settings.kafka, codec, stop)

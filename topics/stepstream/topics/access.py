@@ -1,16 +1,17 @@
 """Name the resource and the remedy when Kafka's authorizer refuses a program."""
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from stepstream.config import KafkaSettings
+from stepstream.config import KafkaSettings, SettingsError
 from stepstream.core.process import Fatal
 from stepstream.topics.acls import Acl, acls_of
-from stepstream.topics.client import client_config, reporting_invalid_settings, wait_for_kafka
+from stepstream.topics.client import KafkaUnavailable, client_config, reporting_invalid_settings, wait_for_kafka
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,24 @@ def wait_for_access(kafka: KafkaSettings, program: str, stopping: Callable[[], b
         check_access(kafka, program)
     except KafkaException as error:  # it only serves the message: the work itself waits for busy brokers
         log.warning("could not ask Kafka for the rights of '%s': %s", program, error.args[0].str())
+
+
+def report_access(kafka: KafkaSettings, program: str, stopping: Callable[[], bool]) -> threading.Thread:
+    """Check the rights of a program that serves without Kafka too, in a thread; log which are missing."""
+
+    def check() -> None:
+        while not stopping():
+            try:
+                wait_for_access(kafka, program, stopping)
+            except KafkaUnavailable:
+                continue
+            except (AccessDenied, SettingsError) as error:
+                log.error("%s", error)
+            return
+
+    thread = threading.Thread(target=check, name="access", daemon=True)
+    thread.start()
+    return thread
 
 
 def check_access(kafka: KafkaSettings, program: str) -> None:

@@ -10,6 +10,7 @@ from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.console.app import build_app
 from stepstream.services.http_server import ServerConfig
 from stepstream.services.listen import listen
+from stepstream.topics.access import report_access
 
 log = logging.getLogger("stepstream.services.console")
 
@@ -23,6 +24,7 @@ def main(settings: Settings, stop: Stop) -> None:
     check_access(settings.console)
     listener = listen(settings.console.host, settings.console.port, "console")
     log.info("console at http://%s:%d", settings.console.host, settings.console.port)
+    report_access(settings.kafka, "console", lambda: bool(stop))
     config = ServerConfig(
         build_app(settings), settings.http, loop="uvloop", log_level="warning", timeout_graceful_shutdown=5
     )

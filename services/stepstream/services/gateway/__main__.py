@@ -16,6 +16,7 @@ from stepstream.services.gateway.processes import ChildArguments, run_processes,
 from stepstream.services.gateway.publisher import Publisher
 from stepstream.services.http_server import ServerConfig
 from stepstream.services.listen import listen
+from stepstream.topics.access import report_access
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def main(settings: Settings, stop: Stop) -> None:
 
 def _serve(settings: Settings, stop: Stop, sockets: list[socket.socket]) -> None:
     """Serve in this process until a signal."""
+    report_access(settings.kafka, "gateway", lambda: bool(stop))
     metrics = Metrics()
     publisher = Publisher(settings, f"gateway/{version('stepstream')}", metrics)
     config = ServerConfig(

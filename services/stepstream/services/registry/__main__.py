@@ -14,6 +14,7 @@ from stepstream.services.listen import listen
 from stepstream.services.registry import topic
 from stepstream.services.registry.app import CONTENT_TYPE, create_app
 from stepstream.services.registry.log import KafkaLog
+from stepstream.topics.access import wait_for_access
 from stepstream.topics.client import KafkaUnavailable
 
 logger = logging.getLogger(__name__)
@@ -26,10 +27,11 @@ def main(settings: Settings, stop: Stop) -> None:
 
     Raises:
         KafkaUnavailable: no broker within `kafka.deadline_s`.
-        Fatal: the port is taken, or the topic has the wrong partitions or cleanup policy.
+        Fatal: the port is taken, rights are missing, or the topic has the wrong partitions or cleanup policy.
     """
     listener = listen(settings.registry.host, settings.registry.port, "registry")
     kafka = settings.kafka.model_copy(update={"prefix": ""})  # the registry serves every prefix of the cluster
+    wait_for_access(kafka, "registry", lambda: bool(stop))
     topic.ensure_topic(kafka)
     log = KafkaLog(kafka, settings.registry.write_timeout_s)
     try:
