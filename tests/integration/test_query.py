@@ -3,7 +3,11 @@
 import csv
 import io
 import json
+import os
+import re
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pyarrow.parquet
 import pytest
@@ -11,7 +15,7 @@ from clickhouse_connect.driver.client import Client
 from command_line import CommandResult, stepstream
 from view_rows import attempt, five_tasks, plant
 
-from stepstream.config import Settings
+from stepstream.config import Settings, environment_of
 from stepstream.jobs.clickhouse.views import views
 
 
@@ -96,3 +100,14 @@ def test_query_adds_the_p_value_of_a_coupling(view_client: Client, view_settings
     plant(view_client, "trajectories", rows)
     (row,) = json.loads(query(view_settings, "coin_flip", "--format", "json").stdout)
     assert (row["f"], row["p"]) == pytest.approx((1.8, 0.21258), abs=1e-6)
+
+
+def test_the_notebook_runs(planted: Settings) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "notebook.md").read_text("utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    names: dict[str, Any] = {}
+    with patch.dict(os.environ, environment_of(planted)):
+        exec(compile(code, "docs/notebook.md", "exec"), names)
+    with names["client"]:
+        assert names["by_k"].loc[1, 3] == pytest.approx(0.585)
+        assert names["estimates"][3].value == pytest.approx(0.585)
