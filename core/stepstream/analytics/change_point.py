@@ -18,33 +18,29 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cusum:
-    """Bernoulli CUSUM from rate p₀ to rate p₁ (Page 1954; Reynolds and Stoumbos 1999).
+    """Bernoulli CUSUM from rate p₀ to rate p₁ (Page 1954), also with rates of each observation (risk-adjusted).
 
     S = max(0, S + ln(p₁/p₀)) after a 1 and max(0, S + ln((1−p₁)/(1−p₀))) after a 0; alarm at S > h. The mean time to a
     false alarm is at least e^h observations. Detects a rise for p₁ > p₀, a fall for p₁ < p₀. Reset it at a promotion.
-
-    Raises:
-        ValueError: a rate is not inside (0, 1), or both are equal.
     """
 
-    before: float
-    after: float
     limit: float
     """h, above 0."""
     height: float = 0.0
     seen: int = 0
     last_zero: int = 0
 
-    def __post_init__(self) -> None:
-        if not (0 < self.before < 1 and 0 < self.after < 1) or self.before == self.after:
-            raise ValueError(f"a change from rate {self.before} to {self.after} cannot be detected")
+    def add(self, observation: bool, before: float, after: float) -> "Cusum":
+        """Return the state after one more observation, whose rate changes from `before` to `after`.
 
-    def add(self, observation: bool) -> "Cusum":
-        """Return the state after one more observation."""
-        p0, p1 = self.before, self.after
-        step = math.log(p1 / p0) if observation else math.log((1 - p1) / (1 - p0))
+        Raises:
+            ValueError: a rate is not inside (0, 1), or both are equal.
+        """
+        if not (0 < before < 1 and 0 < after < 1) or before == after:
+            raise ValueError(f"a change from rate {before} to {after} cannot be detected")
+        step = math.log(after / before) if observation else math.log((1 - after) / (1 - before))
         height, seen = max(0.0, self.height + step), self.seen + 1
-        return Cusum(p0, p1, self.limit, height, seen, seen if height == 0 else self.last_zero)
+        return Cusum(self.limit, height, seen, seen if height == 0 else self.last_zero)
 
     @property
     def alarm(self) -> bool:
@@ -54,9 +50,17 @@ class Cusum:
 
 def find_change(observations: Iterable[bool], before: float, after: float, limit: float) -> Change | None:
     """Return the first alarm over the observations; None: there is none."""
-    state = Cusum(before, after, limit)
-    for observation in observations:
-        state = state.add(observation)
+    return find_adjusted_change(((observation, before, after) for observation in observations), limit)
+
+
+def find_adjusted_change(observations: Iterable[tuple[bool, float, float]], limit: float) -> Change | None:
+    """Return the first alarm over observations with p₀ and p₁ of each, as those of its stratum (Steiner et al. 2000).
+
+    A changed mix of strata is no change then.
+    """
+    state = Cusum(limit)
+    for observation, before, after in observations:
+        state = state.add(observation, before, after)
         if state.alarm:
             return Change(state.seen, state.last_zero + 1, state.height)
     return None

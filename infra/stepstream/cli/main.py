@@ -50,7 +50,7 @@ COMMANDS = {
     "models": ("stepstream.cli.models:models", "Publish a base model; list versions; promote them and roll them back."),
     "plan": ("stepstream.cli.plan:plan", "Size a deployment for a number of agents and steps per second."),
     "plan-memory": ("stepstream.cli.plan_memory:plan_memory", "Estimate the memory of training a model on GPUs."),
-    "policy": ("stepstream.cli.policy:policy", "Apply, show and list the governance policies of tenants."),
+    "policy": ("stepstream.cli.policy:policy", "Apply and list governance policies; check a control policy."),
     "quarantine": ("stepstream.cli.quarantine:quarantine", "List, release and hold trajectories kept from training."),
     "query": ("stepstream.cli.query:query", "Print a view of the analytics store, or a read-only query."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),

@@ -1,4 +1,4 @@
-"""`stepstream policy`: apply, show and list the governance policies of tenants, which are versioned."""
+"""`stepstream policy`: apply, show and list the governance policies of tenants; check and explain a control policy."""
 
 import getpass
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from stepstream.topics.catalogue import POLICIES
 
 @click.group()
 def policy() -> None:
-    """Governance policies of tenants."""
+    """Governance policies of tenants, and control policies."""
 
 
 @policy.command("apply")
@@ -25,13 +25,14 @@ def apply(file: Path, tenant: str, as_json: bool) -> None:
     """Check FILE and publish it as the tenant's next version, which applies to records governed later."""
     from stepstream.cli import compacted_topics
     from stepstream.embedded.stack import ensure_broker
-    from stepstream.jobs.governance.policy import PolicyError, check, next_version
+    from stepstream.jobs.governance.policy import PolicyError, next_version
+    from stepstream.jobs.governance.policy import check as check_governance
     from stepstream.topics.events import new_policy
     from stepstream.topics.ids import new_event_id, now_us
 
     try:
         document = file.read_text("utf-8-sig")
-        check(document)
+        check_governance(document)
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{file} cannot be applied: it is not UTF-8 ({error.reason})") from None
     except PolicyError as error:
@@ -88,6 +89,28 @@ def list_policies(as_json: bool) -> None:
         click.echo(f"{row['tenant']:20} version {row['version']:3} {row['applied_at']} by {row['author']}")
     if not rows:
         click.echo("no policy: the built-in one applies")
+
+
+@policy.command("check")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print an object with hash, sentences and values in effect.")
+def check(file: Path, as_json: bool) -> None:
+    """Check the control policy FILE, and explain it in words."""
+    from stepstream.services.control.decide.policy import ControlPolicy, PolicyError
+    from stepstream.services.control.decide.words import describe
+
+    try:
+        parsed = ControlPolicy.parse(file.read_text("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file} is no control policy: it is not UTF-8 ({error.reason})") from None
+    except PolicyError as error:
+        raise click.ClickException(f"{file} is no control policy: {error}") from None
+    if as_json:
+        click.echo(
+            _json({"hash": parsed.hash, "sentences": describe(parsed), "policy": parsed.model_dump(mode="json")})
+        )
+    else:
+        click.echo("\n".join(describe(parsed)))
 
 
 def _row(record: Any) -> dict[str, Any]:

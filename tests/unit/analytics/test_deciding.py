@@ -15,7 +15,7 @@ from stepstream.analytics.betting import (
     pair,
     upper_bound,
 )
-from stepstream.analytics.change_point import Cusum, find_change
+from stepstream.analytics.change_point import Cusum, find_adjusted_change, find_change
 from stepstream.analytics.coin_flip import coupling, f_test, headroom
 from stepstream.analytics.production import (
     Proposal,
@@ -126,7 +126,17 @@ def test_vectors_of_the_change_point() -> None:
     assert change.height == pytest.approx(5.139712, abs=1e-6)
     assert find_change(observed[:20], 0.1, 0.4, 4) is None
     with pytest.raises(ValueError, match="cannot be detected"):
-        Cusum(0.1, 0.1, 4)
+        Cusum(4).add(True, 0.1, 0.1)
+
+
+def test_a_changed_mix_of_strata_is_no_change() -> None:
+    drawn = np.random.default_rng(8)
+    rates = np.concatenate([np.full(200, 0.8), np.full(200, 0.4)])
+    sound = [(bool(drawn.random() < rate), rate, rate - 0.15) for rate in rates]
+    assert find_change([success for success, _, _ in sound], 0.8, 0.65, 9) is not None
+    assert find_adjusted_change(sound, 9) is None
+    worse = [(bool(drawn.random() < rate - 0.2), rate, rate - 0.15) for rate in rates]
+    assert find_adjusted_change(worse, 9) is not None
 
 
 def test_false_alarms_of_the_change_point_are_rare() -> None:

@@ -1,9 +1,11 @@
 """Decisions: diagnosis, limits, canaries, bad input, and equal bytes on replay."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import fastavro
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from stepstream.analytics.estimate import Estimate
 from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls
+from stepstream.schemas import schema
 from stepstream.services.control.decide.decide import decide
+from stepstream.services.control.decide.event import event_of
 from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import (
     Canary,
@@ -33,7 +37,7 @@ from stepstream.services.control.decide.records import (
 HOUR = 3_600_000_000
 NOW = 24 * 20_000 * HOUR + 12 * HOUR
 POLICY = ControlPolicy()
-BROKEN = ToolWindow("search", "2", "timeout", Calls(1800, 36), Calls(120, 15))
+BROKEN = ToolWindow("search", "2", "timeout", Calls(1800, 36), Calls(120, 20))
 BETTER = Candidate("prompt", "p2", "p1", Estimate(0.1, 0.05, 0.15, 100, 100))
 CANARY = Canary("weights", "8", "7", NOW - HOUR, 0.1)
 
@@ -92,7 +96,8 @@ def test_each_fault_has_its_lever(fields: dict[str, Any], expected: tuple[str, s
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": (replace(BROKEN, window=Calls(120, 9)),)},
+        {"tools": (replace(BROKEN, window=Calls(120, 14)),)},
+        {"tools": (replace(BROKEN, before=Calls(60, 0), window=Calls(60, 5)),)},
         {"candidates": (replace(BETTER, headroom=Estimate(0.1, -0.01, 0.2, 100, 100)),)},
         {"candidates": (replace(BETTER, headroom=Estimate(0.01, 0.005, 0.015, 100, 100)),)},
         {"format_failures": Attempts(100, 12)},
@@ -122,13 +127,12 @@ def test_a_fall_after_a_promotion_is_taken_back_unless_the_mix_explains_it() -> 
     assert (decision.rule, decision.action, decision.target) == ("change_after_promotion", "rollback", "7")
     change = next(figure.value for figure in decision.evidence if figure.name == "change_at")
     assert change == pytest.approx(101, abs=30)
-    harder = {
-        "easy": Stratum(Attempts(800, 720), Attempts(40, 36)),
-        "hard": Stratum(Attempts(200, 80), Attempts(160, 64)),
-    }
-    assert decided(history, **fall, strata=harder).action == "hold"
-    worse = {"easy": Stratum(Attempts(1000, 800), Attempts(200, 90))}
-    assert decided(history, **fall, strata=worse).action == "rollback"
+    fell = fall["outcomes"]
+    harder = tuple(replace(one, stratum="hard" if i >= 100 else "easy") for i, one in enumerate(fell))
+    strata = {name: Stratum(Attempts(500, n), Attempts(0, 0)) for name, n in (("easy", 400), ("hard", 200))}
+    assert decided(history, outcomes=harder, strata=strata).action == "hold"
+    worse = tuple(replace(one, stratum="easy") for one in fell)
+    assert decided(history, outcomes=worse, strata=strata).action == "rollback"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,7 @@ def test_a_fall_after_a_promotion_is_taken_back_unless_the_mix_explains_it() -> 
         (tracks(0.2, 0.5), "rollback"),
         (tracks(0.5, 0.5, n=500), "widen"),
         (tracks(0.5, 0.5, n=30), "hold"),
-        (tracks(0.5, 0.5, n=600), "rollback"),
+        (tracks(0.5, 0.5, n=1000), "rollback"),
         (tracks(0.5, 0.5, n=40, harmed=True), "rollback"),
     ],
 )
@@ -217,6 +221,17 @@ def test_taking_back_is_not_delayed() -> None:
 def test_a_large_blast_radius_needs_a_person() -> None:
     decision = decided(policy=ControlPolicy.parse("approve_above = 0.2"), candidates=(BETTER,))
     assert (decision.approvals, decision.roles) == (1, ("operator", "admin"))
+
+
+def test_a_decision_is_an_event_with_every_field() -> None:
+    decision = decided(candidates=(BETTER,), groups=Groups(50, 10, 0.5))
+    reader, event = fastavro.parse_schema(schema("Decision")), event_of(decision)
+    assert event.keys() == {field["name"] for field in schema("Decision")["fields"]}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, reader, event)
+    body.seek(0)
+    assert fastavro.schemaless_reader(body, reader) == event
+    assert event["event_id"] == decision.id
 
 
 @settings(max_examples=30)

@@ -21,6 +21,9 @@ LEARNER_UPDATES = "learner-updates"
 WORKER_STATUS = "worker-status"
 ROLLOUTS = "rollouts"
 HARNESSES = "harnesses"
+DECISIONS = "decisions"
+CONTROL_POLICIES = "control-policies"
+APPROVALS = "approvals"
 CURATION = "curation"
 GOVERNANCE_AUDIT = "governance-audit"
 POLICIES = "policies"
@@ -216,6 +219,32 @@ _ALL = (
         "Harness versions of agents, each with its state.",
         ("people",),
         ("gateway", "people"),
+    ),
+    Topic(
+        DECISIONS,
+        "tenant, agent and model",
+        "Decision",
+        "Decisions of the control plane, also to hold.",
+        ("control plane",),
+        ("control plane", "people"),
+        partitions=1,
+    ),
+    _table(
+        CONTROL_POLICIES,
+        "tenant and name",
+        "ControlPolicy",
+        "Control policies of tenants and agents.",
+        ("people",),
+        ("control plane", "people"),
+    ),
+    Topic(
+        APPROVALS,
+        "decision_id",
+        "Approval",
+        "Answers of people to decisions that need one.",
+        ("people",),
+        ("control plane", "people"),
+        partitions=1,
     ),
     Topic(
         CURATION,

@@ -197,6 +197,55 @@ def new_api_key(
     }
 
 
+class Approval(TypedDict):
+    """Answer of a person to a decision that needs one. Answers that came too late, twice or by the wrong role are recorded with the reason of their refusal."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant of the agent."""
+    decision_id: str
+    """Id of the decision; the key of the record."""
+    verdict: str
+    """`approved` or `rejected`."""
+    author: str
+    """Person that answered."""
+    role: str
+    """Role of the person: `viewer`, `operator` or `admin`."""
+    comment: str
+    """Comment of the person."""
+    refused: str
+    """Reason why the answer does not count; empty: it counts."""
+
+
+def new_approval(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    decision_id: str,
+    verdict: str,
+    author: str,
+    role: str,
+    tenant: str = "default",
+    comment: str = "",
+    refused: str = "",
+) -> Approval:
+    """Return a Approval with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "decision_id": decision_id,
+        "verdict": verdict,
+        "author": author,
+        "role": role,
+        "comment": comment,
+        "refused": refused,
+    }
+
+
 class AuditEntry(TypedDict):
     """Action of governance on one record, with counts by rule and without values."""
 
@@ -725,6 +774,51 @@ def new_content_claim(
     }
 
 
+class ControlPolicy(TypedDict):
+    """Control policy: one version of its file. The newest version of a tenant and name is in force."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant; with the name the key of the record."""
+    name: str
+    """Name of the policy, unique for its tenant."""
+    version: int
+    """Number of the version, from 1."""
+    document: str
+    """Policy file (TOML), as checked and applied."""
+    hash: str
+    """SHA-256 (hex) of the values in effect."""
+    author: str
+    """Person that applied it."""
+
+
+def new_control_policy(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    tenant: str,
+    name: str,
+    version: int,
+    document: str,
+    hash: str,
+    author: str = "",
+) -> ControlPolicy:
+    """Return a ControlPolicy with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "name": name,
+        "version": version,
+        "document": document,
+        "hash": hash,
+        "author": author,
+    }
+
+
 class ToolCall(TypedDict):
     """Call of a tool by the agent, with its result if known."""
 
@@ -952,6 +1046,177 @@ def new_dead_letter(
         "reason": reason,
         "tenant": tenant,
         "redrives": redrives,
+    }
+
+
+class DecisionEvidence(TypedDict):
+    """Figure that a decision of the control plane rests on."""
+
+    name: str
+    """Name of the figure."""
+    value: float | None
+    """Value; null: undefined, for `reason`."""
+    low: float | None
+    """Lower end of its interval; null: none."""
+    high: float | None
+    """Upper end of its interval; null: none."""
+    n: int
+    """Number of observations."""
+    reason: str
+    """Reason why the value is undefined; empty: it is defined."""
+
+
+def new_decision_evidence(
+    *,
+    name: str,
+    value: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    n: int = 0,
+    reason: str = "",
+) -> DecisionEvidence:
+    """Return a DecisionEvidence with the schema's defaults."""
+    return {
+        "name": name,
+        "value": value,
+        "low": low,
+        "high": high,
+        "n": n,
+        "reason": reason,
+    }
+
+
+class DecisionAlternative(TypedDict):
+    """Proposal that the control plane did not choose."""
+
+    rule: str
+    """Rule that proposed it."""
+    lever: str
+    """Lever: `tools`, `prompt`, `skills`, `memory`, `task_mix` or `weights`."""
+    action: str
+    """Action as in Decision."""
+    reason: str
+    """Reason why it lost."""
+
+
+def new_decision_alternative(
+    *,
+    rule: str,
+    lever: str,
+    action: str,
+    reason: str,
+) -> DecisionAlternative:
+    """Return a DecisionAlternative with the schema's defaults."""
+    return {
+        "rule": rule,
+        "lever": lever,
+        "action": action,
+        "reason": reason,
+    }
+
+
+class Decision(TypedDict):
+    """Decision of the control plane about an agent and model, also `hold`. Its id is derived from its inputs: a replay decides the same."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant of the agent."""
+    agent: str
+    """Name of the agent; with tenant and model the key of the record."""
+    model: str
+    """Model of the agent."""
+    action: str
+    """Action: `hold`, `disable`, `canary`, `widen`, `promote`, `rollback`, `train`, `pause`, `resample` or `propose`."""
+    lever: str | None
+    """Lever: `tools`, `prompt`, `skills`, `memory`, `task_mix` or `weights`; null: none, for `hold`."""
+    target: str
+    """Version, tool or model that the action is about; empty: none."""
+    rule: str
+    """Rule that decided; empty: none, for `hold`."""
+    reason: str
+    """Reason in words."""
+    evidence: list[DecisionEvidence]
+    """Figures that it rests on."""
+    lost: list[DecisionAlternative]
+    """Proposals that lost."""
+    view: str
+    """View that the statistics came from."""
+    position: str
+    """Offsets or id of the snapshot of statistics."""
+    policy_hash: str
+    """SHA-256 (hex) of the control policy's values in effect."""
+    share: float
+    """Share of trajectories of a canary, 0 to 1; 0: no canary."""
+    cost: float
+    """Relative cost of the lever, as declared."""
+    blast_radius: float
+    """Share of trajectories that it reaches at once, 0 to 1, as declared."""
+    approvals: int
+    """Number of people who must approve before it is done; 0: none."""
+    roles: list[str]
+    """Roles that may approve it."""
+    watched_until_us: int
+    """Time until which its effect is watched, in microseconds since the Unix epoch (UTC); 0: not watched."""
+    undo: str
+    """Act that undoes it, in words; empty: nothing was done."""
+    detectable_effect: float | None
+    """Smallest difference of success that a starting canary detects with a power of 0.8; null: no canary, or unknown."""
+
+
+def new_decision(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    agent: str,
+    model: str,
+    action: str,
+    tenant: str = "default",
+    lever: str | None = None,
+    target: str = "",
+    rule: str = "",
+    reason: str = "",
+    evidence: list[DecisionEvidence] | None = None,
+    lost: list[DecisionAlternative] | None = None,
+    view: str = "",
+    position: str = "",
+    policy_hash: str = "",
+    share: float = 0.0,
+    cost: float = 0.0,
+    blast_radius: float = 0.0,
+    approvals: int = 0,
+    roles: list[str] | None = None,
+    watched_until_us: int = 0,
+    undo: str = "",
+    detectable_effect: float | None = None,
+) -> Decision:
+    """Return a Decision with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "agent": agent,
+        "model": model,
+        "action": action,
+        "lever": lever,
+        "target": target,
+        "rule": rule,
+        "reason": reason,
+        "evidence": evidence if evidence is not None else [],
+        "lost": lost if lost is not None else [],
+        "view": view,
+        "position": position,
+        "policy_hash": policy_hash,
+        "share": share,
+        "cost": cost,
+        "blast_radius": blast_radius,
+        "approvals": approvals,
+        "roles": roles if roles is not None else [],
+        "watched_until_us": watched_until_us,
+        "undo": undo,
+        "detectable_effect": detectable_effect,
     }
 
 

@@ -47,12 +47,12 @@ class CanaryPolicy(Section):
     """`[canary]`: how a version is tried."""
 
     shares: tuple[float, ...] = Field((0.1, 0.3), description="Shares of trajectories, rising.")
-    alpha: float = Field(0.02, gt=0, lt=0.5, description="Largest chance to promote a version that is no better.")
+    alpha: float = Field(0.01, gt=0, lt=0.5, description="Largest chance to promote a version that is no better.")
     rollback_alpha: float = Field(0.05, gt=0, lt=0.5, description="Largest chance to take a sound version back.")
     margin: float = Field(0.1, ge=0, lt=1, description="Loss of success that the test of a wider share tolerates.")
     harm_limit: float = Field(0.05, gt=0, lt=1, description="Share of harmed trajectories that is tolerated.")
     harm_budget: int = Field(25, ge=1, description="Successes that may be lost to a version before it is taken back.")
-    max_trajectories: int = Field(600, ge=10, description="Trajectories after which an undecided canary ends.")
+    max_trajectories: int = Field(1000, ge=10, description="Trajectories after which an undecided canary ends.")
     k: int = Field(3, ge=2, description="k of pass^k, which must not fall while pass@1 rises.")
 
 

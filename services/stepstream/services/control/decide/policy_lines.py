@@ -28,9 +28,12 @@ def line_of(document: str, path: Sequence[str]) -> int | None:
 
 
 def _names(dotted: str) -> list[str]:
-    """Return the parts of a dotted key."""
+    """Return the parts of a dotted key; empty: it is none, as within a string of several lines."""
     names: list[str] = []
-    value: Any = tomllib.loads(f"{dotted} = 0")
+    try:
+        value: Any = tomllib.loads(f"{dotted} = 0")
+    except tomllib.TOMLDecodeError:
+        return names
     while isinstance(value, dict):
         name, value = next(iter(value.items()))
         names.append(name)

@@ -1,0 +1,78 @@
+"""Explain a control policy in words, one sentence a limit. Pure."""
+
+from collections.abc import Iterator
+
+from stepstream.analytics.sequential import minimum_detectable_effect
+from stepstream.services.control.decide.policy import ControlPolicy, LeverPolicy, RulesPolicy
+from stepstream.services.control.decide.records import Lever
+
+_HALF = 0.5
+"""Success rate at which a canary detects the least."""
+
+
+def describe(policy: ControlPolicy) -> list[str]:
+    """Return the policy's meaning as sentences, limits in effect by default included."""
+    return [*_scope(policy), *_rules(policy), *_levers(policy), *_canary(policy)]
+
+
+def _scope(policy: ControlPolicy) -> Iterator[str]:
+    agents, models = _joined(policy.agents), _joined(policy.models)
+    yield f"It applies to tenant {policy.tenant}, agents {agents}, models {models}."
+    if policy.freeze:
+        yield "It is frozen: nothing is started; what runs may be taken back."
+    if policy.quiet_hours:
+        yield f"Nothing is started in quiet hours, {_joined(policy.quiet_hours)} UTC; harm is taken back at any time."
+    yield f"All levers together are pulled at most {policy.decisions_per_day} times in 24 hours."
+    yield f"It holds on fewer than {policy.min_trajectories} closed trajectories, or statistics older than " + (
+        f"{policy.max_age_s:g} s, missing or revised."
+    )
+
+
+def _rules(policy: ControlPolicy) -> Iterator[str]:
+    disabled = [name for name in RulesPolicy.model_fields if not getattr(policy.rules, name)]
+    if disabled:
+        yield f"These rules are disabled: {_joined(tuple(disabled))}."
+    yield (
+        f"After a promotion it looks for a fall of success by {policy.change_effect:g} within task families; a false "
+        f"alarm comes after e^{policy.change_limit:g} trajectories or later on average."
+    )
+
+
+def _levers(policy: ControlPolicy) -> Iterator[str]:
+    ordered = sorted(policy.levers.items(), key=lambda each: (each[1].cost, each[1].blast_radius))
+    enabled = [lever for lever, limits in ordered if limits.enabled]
+    yield f"The cheapest lever with evidence goes first: {', '.join(enabled) or 'none is enabled'}."
+    for lever, limits in ordered:
+        yield _lever(lever, limits, policy.approvals_for(lever))
+
+
+def _lever(lever: Lever, limits: LeverPolicy, approvals: int) -> str:
+    if not limits.enabled:
+        return f"{lever} is never pulled."
+    approval = f"{approvals} of {_joined(limits.roles)} must approve" if approvals else "nobody must approve"
+    undone = "" if limits.reversible else ", cannot be undone"
+    return (
+        f"{lever} costs {limits.cost:g}, reaches at most {limits.blast_radius:.0%} of trajectories at once{undone}; "
+        f"at most {limits.budget_per_day} times a day, {limits.cooldown_s:g} s apart, each watched for "
+        f"{limits.watch_s:g} s; {approval}."
+    )
+
+
+def _canary(policy: ControlPolicy) -> Iterator[str]:
+    canary = policy.canary
+    shares = ", then ".join(f"{share:.0%}" for share in canary.shares)
+    n, share = canary.max_trajectories, canary.shares[0]
+    effect = minimum_detectable_effect(_HALF, n, round(n * (1 - share) / share), alpha=2 * canary.alpha)
+    yield f"A version is tried on {shares} of trajectories, and ends without a result after {n} of its own."
+    yield f"At a success of 50 % it can detect a difference of {effect:.3f} with a power of 80 %."
+    yield f"It is promoted if it is better; the chance to promote one that is not is at most {canary.alpha:g}."
+    yield (
+        f"It is taken back if it is worse, harms more than {canary.harm_limit:.0%} of its trajectories, or lost "
+        f"{canary.harm_budget} successes; for a sound one, each test errs with a chance of at most "
+        f"{canary.rollback_alpha:g}."
+    )
+    yield f"It is never promoted while pass^{canary.k} falls."
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return ", ".join(names)
