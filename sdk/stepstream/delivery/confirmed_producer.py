@@ -144,7 +144,9 @@ class ConfirmedProducer:
             try:
                 remaining = max(deadline - time.monotonic(), 0.0)
                 await asyncio.wait_for(asyncio.to_thread(self._codec.header, topic), remaining)
-            except (RegistryUnavailable, TimeoutError) as error:
+            except TimeoutError:
+                raise NotDelivered("the schema registry did not answer in time: check it") from None
+            except RegistryUnavailable as error:
                 raise NotDelivered(f"the schema registry is unavailable: {error}") from error
             self._topics_with_header.add(topic)
         while self._spooled.has_pending_keys():
