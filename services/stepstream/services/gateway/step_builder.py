@@ -144,6 +144,7 @@ def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timin
         "usage_response_tokens": answer.usage_response_tokens,
         "seal_key": None,
         "sealed": None,
+        "claim": None,
         "governed": None,
     }
 
