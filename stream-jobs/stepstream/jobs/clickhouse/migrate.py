@@ -16,6 +16,7 @@ from clickhouse_connect.driver.client import Client
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import connect_when_ready
 from stepstream.jobs.clickhouse.create_views import create_views
+from stepstream.jobs.clickhouse.rollups import create_refreshes
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def migrations() -> list[Migration]:
 
 
 def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) -> list[str]:
-    """Apply the missing migrations, and create or replace the views; return the names of the migrations.
+    """Apply the missing migrations, replace views and refreshes; return the names of the migrations.
 
     Blocks until ClickHouse is ready, at most `clickhouse.deadline_s` or until `stopped`.
 
@@ -103,6 +104,7 @@ def _apply(client: Client) -> list[str]:
         log.info("applied migration %s", migration.name)
         applied.append(migration.name)
     create_views(client)
+    create_refreshes(client)
     return applied
 
 

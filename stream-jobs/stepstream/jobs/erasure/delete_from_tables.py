@@ -103,6 +103,7 @@ def delete_rows(
         keys |= set(_keys(client, facts, _IDS, person, [] if facts.nameless else _chunks(sorted(set(trajectories)))))
         deleted += _delete(client, facts, sorted(keys), counts)
     _delete_times(client, person, own)
+    _delete_days(client, person)
     return deleted
 
 
@@ -112,7 +113,7 @@ def remove_hidden(client: Client) -> None:
     Raises:
         ClickHouseError: the store is unavailable; run it again.
     """
-    tables = ["trajectory_times", *(table for facts in _FACTS for table in facts.delete_from)]
+    tables = ["trajectory_times", "user_days", *(table for facts in _FACTS for table in facts.delete_from)]
     for table, partition in client.query(_HIDDEN, parameters={"tables": tables}).result_rows:
         client.command(
             f"ALTER TABLE {table} APPLY DELETED MASK IN PARTITION ID {{partition:String}}",
@@ -213,6 +214,12 @@ def _delete_times(client: Client, person: Person, own: Sequence[str]) -> None:
             f"max(occurred_at) FROM steps WHERE {_IDS} GROUP BY trajectory_key, tenant",
             parameters=_of(person, chunk),
         )
+
+
+def _delete_days(client: Client, person: Person) -> None:
+    """Delete the days on which the person was active: their key is a digest of the name."""
+    [(key,)] = client.query("SELECT sipHash64({user:String})", parameters=_of(person)).result_rows
+    client.command(f"DELETE FROM user_days WHERE {_TENANT} AND user_key = {key}", parameters=_of(person))
 
 
 def _delete_consents(client: Client, person: Person, counts: RowCounts) -> int:

@@ -1,0 +1,35 @@
+-- Calls of the tools in the trajectories that opened in a day; see ../rollups.py.
+WITH due AS
+(
+    SELECT day
+    FROM (SELECT toDate(hour) AS day, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY day) AS d
+    LEFT JOIN
+    (
+        SELECT day, max(version) AS done FROM tool_days
+        WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
+    ) AS r USING (day)
+    WHERE marked > done - INTERVAL 60 SECOND
+    ORDER BY day DESC
+    LIMIT 7
+)
+SELECT
+    day, tenant, tool, agent, model,
+    sum(real) AS calls, countIf(class != '') AS failed,
+    (sumMapIf([class], [toUInt64(1)], class != '') AS errors).1 AS `error.class`, errors.2 AS `error.calls`,
+    (sumMapIf([toInt16(floor(log(greatest(took_ms, 0.01)) / log(1.1)))], [toUInt64(1)], took_ms >= 0) AS times).1 AS `ms.bin`, times.2 AS `ms.calls`,
+    now64(6, 'UTC') AS version
+FROM
+(
+    SELECT toDate(opened_at) AS day, tenant, c.tool AS tool, agent, model, 1 AS real, toString(c.error) AS class,
+        c.ms AS took_ms
+    FROM (SELECT * FROM trajectories FINAL WHERE toStartOfHour(opened_at) IN
+            (SELECT toDateTime(day, 'UTC') + INTERVAL n HOUR FROM due ARRAY JOIN range(24) AS n)) AS t
+    ARRAY JOIN call AS c
+    UNION ALL
+    SELECT day, tenant, tool, agent, model, 0 AS real, '' AS class, toFloat32(-1) AS took_ms
+    FROM tool_days FINAL WHERE day IN (SELECT day FROM due)
+    UNION ALL
+    SELECT day, '' AS tenant, '' AS tool, '' AS agent, '' AS model, 0 AS real, '' AS class, toFloat32(-1) AS took_ms
+    FROM due
+)
+GROUP BY day, tenant, tool, agent, model

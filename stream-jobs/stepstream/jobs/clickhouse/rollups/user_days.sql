@@ -1,0 +1,29 @@
+-- Trajectories of each person by the day on which they opened; see ../rollups.py.
+WITH due AS
+(
+    SELECT day
+    FROM (SELECT toDate(hour) AS day, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY day) AS d
+    LEFT JOIN
+    (
+        SELECT day, max(version) AS done FROM user_days
+        WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
+    ) AS r USING (day)
+    WHERE marked > done - INTERVAL 60 SECOND
+    ORDER BY day DESC
+    LIMIT 7
+)
+SELECT day, tenant, user_key, sum(real) AS trajectories, sum(succeeded) AS successes, now64(6, 'UTC') AS version
+FROM
+(
+    SELECT toDate(opened_at) AS day, tenant, sipHash64(user) AS user_key, 1 AS real, ifNull(success, false) AS succeeded
+    FROM trajectories FINAL
+    WHERE user != '' AND toStartOfHour(opened_at) IN
+        (SELECT toDateTime(day, 'UTC') + INTERVAL n HOUR FROM due ARRAY JOIN range(24) AS n)
+    UNION ALL
+    SELECT day, tenant, user_key, 0 AS real, 0 AS succeeded
+    FROM user_days FINAL WHERE day IN (SELECT day FROM due)
+    UNION ALL
+    SELECT day, '' AS tenant, toUInt64(0) AS user_key, 0 AS real, 0 AS succeeded
+    FROM due
+)
+GROUP BY day, tenant, user_key
