@@ -308,7 +308,7 @@ def rows(settings: Settings) -> dict[str, bytes]:
     with closing(connect(settings, database=database)) as client:
         query = "SELECT name FROM system.tables WHERE database = {db:String} AND engine NOT LIKE '%View'"
         names = [name for (name,) in client.query(query, parameters={"db": database}).result_rows]
-        assert {"steps", "feedback", "trajectories", "trajectory_steps", "checkpoints"} <= set(names)
+        assert {"steps", "feedback", "trajectories", "step_contents", "checkpoints"} <= set(names)
         return {f"table {name}": client.raw_query(f"SELECT * FROM {name}", fmt="JSONEachRow") for name in names}
 
 

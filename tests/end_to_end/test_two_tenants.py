@@ -205,14 +205,17 @@ def test_no_row_of_a_tenant_has_the_others_text(world: World, tenants: dict[str,
         "SELECT DISTINCT table FROM system.columns WHERE database = currentDatabase() AND name = 'tenant'"
     )
     tables = [table for (table,) in named]
-    assert {"steps", "feedback", "trajectories", "trajectory_steps"} <= set(tables)
+    assert {"steps", "feedback", "trajectories", "step_contents"} <= set(tables)
     for table in tables:
         for tenant in TENANTS:
             query = (
                 f"SELECT count() FROM {table} WHERE tenant = '{tenant}' AND position(toString(tuple(*)), '{{}}') > 0"
             )
             assert world.value(query.format(SECRET[other(tenant)])) == 0, table
-    assert world.value(f"SELECT count() FROM steps WHERE position(toString(tuple(*)), '{SECRET['first']}') > 0") > 0
+    assert (
+        world.value(f"SELECT count() FROM step_contents WHERE position(toString(tuple(*)), '{SECRET['first']}') > 0")
+        > 0
+    )
 
 
 def test_feedback_on_the_others_trajectory_changes_nothing(world: World, tenants: dict[str, Tenant]) -> None:
