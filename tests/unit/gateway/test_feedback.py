@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
+from api_key_records import key_grant
 
 from stepstream.core.slices import at_once
 from stepstream.services.gateway.errors import BadRequest, UnsupportedType
@@ -118,3 +119,22 @@ def test_json_is_accepted(kind: bytes) -> None:
 def test_types_that_any_page_may_post_are_refused(kind: bytes) -> None:
     with pytest.raises(UnsupportedType, match="content-type: application/json"):
         check_content_type([(b"content-type", kind)] if kind else [])
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "asked", "expected"),
+    [
+        ("train", "train", "train"),
+        ("analyse", "train", "analyse"),
+        ("analyse", "none", "none"),
+        ("none", "train", "none"),
+        ("train", None, "analyse"),
+        ("none", None, "none"),
+    ],
+)
+def test_a_keys_ceiling_lowers_the_consent_of_feedback(ceiling: str, asked: str | None, expected: str) -> None:
+    """Without a consent of its own, an item has that of the headers, here `analyse`."""
+    fields = {"trajectory_id": "t", "name": "n", "value": 1} | ({} if asked is None else {"consent": asked})
+    items, _ = at_once(parse_feedback(orjson.dumps(fields)))
+    posted = feedback_event(items[0], IDENTITY, 5, "gateway/0", key_grant(consent=ceiling, tenant="own"))
+    assert (posted["consent"], posted["tenant"]) == (expected, "own")

@@ -224,3 +224,11 @@ async def test_an_unknown_track_is_rejected(served: Served) -> None:
     status, body = await served.call("POST", "/v1/chat/completions", REQUEST, [header])
     assert status == 400
     assert "x-stepstream-track is beta, not stable or canary" in orjson.loads(body)["error"]["message"]
+
+
+async def test_a_worker_is_ready_once_it_serves_a_version(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, body = await served.call("GET", "/ready")
+    assert (status, orjson.loads(body)["version"]) == (200, served.worker.version)
+    monkeypatch.setattr(type(served.worker), "version", None)
+    status, body = await served.call("GET", "/ready")
+    assert (status, orjson.loads(body)["message"]) == (503, "waiting for a checkpoint of 'demo'")

@@ -221,3 +221,10 @@ async def test_without_credentials_in_the_settings_everybody_may_call(log: Memor
     app = BasicAuth(create_app(log), "", b"{}", CONTENT_TYPE)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry") as client:
         assert (await client.get("/subjects")).status_code == 200
+
+
+async def test_a_registry_that_serves_is_ready_without_credentials(log: MemoryLog) -> None:
+    app = BasicAuth(create_app(log), "me:secret", b"{}", CONTENT_TYPE)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry") as client:
+        assert (await client.get("/ready")).status_code == 200
+        assert (await client.get("/subjects")).status_code == 401

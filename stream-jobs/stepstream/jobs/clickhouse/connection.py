@@ -59,14 +59,12 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
             interface=address.scheme,
             host=address.hostname,
             port=address.port or (8443 if address.scheme == "https" else 8123),
-            username=user,
-            password=password,
             database=database or None,
             send_receive_timeout=timeout_s,
             connect_timeout=min(10.0, timeout_s),
             autogenerate_session_id=False,
             settings=None if reads_only else _SETTINGS,
-            **_security(settings.clickhouse, password),
+            **_security(settings.clickhouse, user, password),
         )
     except ClickHouseError as error:
         if isinstance(error, DatabaseError) and error.code == _AUTHENTICATION_FAILED:
@@ -85,10 +83,11 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
         ) from None
 
 
-def _security(clickhouse: ClickHouseSettings, password: str) -> dict[str, Any]:
-    """Return the client's options for TLS and tokens; without any, none."""
+def _security(clickhouse: ClickHouseSettings, user: str, password: str) -> dict[str, Any]:
+    """Return the client's options for TLS and either a token or user and password: it refuses both together."""
+    token = clickhouse.access_token.get_secret_value()
     texts = {
-        "access_token": clickhouse.access_token.get_secret_value(),
+        **({"access_token": token} if token else {"username": user, "password": password}),
         "ca_cert": clickhouse.ca_location,
         "client_cert": clickhouse.certificate_location,
         "client_cert_key": clickhouse.key_location,
