@@ -1,0 +1,197 @@
+"""Measure loading, size and dashboards of the store beside Langfuse's and TensorZero's designs of tables.
+
+Run it as `.venv/bin/python bench/store.py [--quick] [--steps N]`. It starts its own store on a free port, with data in
+a temporary folder, and fills the product's tables and those in the shape of the peers (`store_tables/*.sql`) with the
+same generated trajectories in the same engine. Then it asks each question of `store_tables/questions.py` of each
+design, reads each view of the product over 7 and all days, and erases a hundred persons. A query's time is that of the
+client over HTTP.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+from store_tables.load import DESIGNS, create, fill, stored_bytes
+from store_tables.questions import QUESTIONS
+from store_tables.rollups import FILLED, compute_rollups
+from store_tables.source import Source
+
+from stepstream.config import load
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse.connection import connect
+from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse.views import views
+from stepstream.jobs.erasure import delete_from_tables
+from stepstream.jobs.erasure.findings import Person
+
+STEPS, QUICK_STEPS = 10_000_000, 1_000_000
+DAYS, QUICK_DAYS = 90, 10
+RUNS, QUICK_RUNS = 20, 5
+LIVE_DAYS = 7
+PERSONS = 100
+Figures = dict[str, Any]
+
+
+def quantile(values: list[float], share: float) -> float:
+    """Return the smallest value that at least a share of the values do not exceed."""
+    return sorted(values)[max(0, -int(-share * len(values) // 1) - 1)]
+
+
+def times_ms(ask: Callable[[], object], runs: int) -> list[float]:
+    """Return the milliseconds of each run, after one that is not counted."""
+    ask()
+    found = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        ask()
+        found.append((time.perf_counter() - began) * 1000)
+    return found
+
+
+def load_designs(client: Client, source: Source) -> Figures:
+    """Fill all tables; print and return rates and sizes."""
+    seconds: dict[str, float] = {}
+    for design in DESIGNS.values():
+        create(client, design)
+        began = time.perf_counter()
+        fill(client, design, source)
+        seconds[design.name] = time.perf_counter() - began
+    began = time.perf_counter()
+    refreshes = compute_rollups(client)
+    rollups_s = time.perf_counter() - began
+    [(steps,)] = client.query("SELECT count() FROM steps").result_rows
+    figures: Figures = {"steps": steps, "rollups_s": round(rollups_s, 1)}
+    print("| design | steps | load s | steps a second | bytes a step |\n|---|---|---|---|---|")
+    for name, design in DESIGNS.items():
+        rate, size = steps / seconds[name], stored_bytes(client, design) / steps
+        print(f"| {name} | {steps:,} | {seconds[name]:.1f} | {rate:,.0f} | {size:.1f} |")
+        figures |= {f"load_steps_per_s_{name}": round(rate), f"bytes_a_step_{name}": round(size, 1)}
+    print(f"\nAll rollups in {refreshes} refreshes: {rollups_s:.1f} s.", flush=True)
+    return figures
+
+
+def parameters(client: Client, source: Source) -> dict[str, Any]:
+    """Return the parameters of the questions."""
+    first, count = source.chunks()[-1]
+    query = f"SELECT trajectory_id, tenant, opened_at FROM ({source.trajectory(first + count // 2, 1)})"
+    [(trajectory, tenant, begin)] = client.query(query).result_rows
+    return {"until": source.until, "trajectory": trajectory, "tenant": tenant, "begin": begin}
+
+
+def ask_designs(client: Client, source: Source, runs: int) -> Figures:
+    """Ask all questions of all designs; print and return the figures."""
+    names, given = list(DESIGNS), parameters(client, source)
+    print(f"\n| question | {' | '.join(f'{name} p50 / p95 ms' for name in names)} |\n|---|{'---|' * len(names)}")
+    medians: dict[str, dict[str, float]] = {}
+    live: list[float] = []
+    for question in QUESTIONS:
+        cells, medians[question.name] = [], {}
+        for name in names:
+            if (query := question.by_design.get(name)) is None:
+                cells.append("–")
+                continue
+            found = times_ms(partial(client.query, query, given), runs)
+            medians[question.name][name] = statistics.median(found)
+            cells.append(f"{medians[question.name][name]:.1f} / {quantile(found, 0.95):.1f}")
+            if question.live and name == names[0]:
+                live.append(quantile(found, 0.95))
+        print(f"| {question.name} | {' | '.join(cells)} |", flush=True)
+    figures: Figures = {"p95_ms_live": round(max(live), 1)}
+    for peer in names[1:]:
+        ratios = {name: by[names[0]] / by[peer] for name, by in medians.items() if peer in by}
+        figures[f"median_ratio_to_{peer}"] = round(statistics.median(ratios.values()), 3)
+        figures[f"slower_than_{peer}"] = sorted(name for name, ratio in ratios.items() if ratio > 1)
+    return figures
+
+
+def view_times(client: Client, source: Source, runs: int) -> Iterator[tuple[str, int, list[float]]]:
+    """Yield name, days and times of each view over the last days. Cached views count with an answer a second old."""
+    for view in views().values():
+        if unfilled := set(view.reads) - FILLED:
+            print(f"{view.name} is not measured: {', '.join(sorted(unfilled))} are empty here", file=sys.stderr)
+            continue
+        for days in (LIVE_DAYS, source.days):
+            given = {"since": source.until - timedelta(days=days), "until": source.until}
+            query = f"SELECT * FROM {view.name}(since = {{since:DateTime}}, until = {{until:DateTime}})"
+            if view.cached:
+                query += " SETTINGS use_query_cache = 1, query_cache_ttl = 600"
+            ask = partial(client.query, query, given)
+            try:
+                found = times_ms(ask, runs)
+            except ClickHouseError as error:
+                print(f"{view.name} over {days} days: {str(error)[:300]}", file=sys.stderr)
+                continue
+            yield view.name, days, found
+
+
+def ask_views(client: Client, source: Source, runs: int) -> Figures:
+    """Read all views; print and return the figures."""
+    print("\n| view | days | p50 ms | p95 ms |\n|---|---|---|---|")
+    slowest = 0.0
+    for name, days, found in view_times(client, source, runs):
+        p95 = quantile(found, 0.95)
+        slowest = max(slowest, p95)
+        print(f"| {name} | {days} | {statistics.median(found):.1f} | {p95:.1f} |", flush=True)
+    return {"p95_ms_dashboard": round(slowest, 1)}
+
+
+class Uncounted:
+    """`RowCounts` without a file."""
+
+    def plan_rows(self, step: str, table: str, present: int) -> None:
+        """Do nothing."""
+
+    def rows_removed(self, step: str, table: str) -> None:
+        """Do nothing."""
+
+
+def erase_persons(client: Client, store: psutil.Process) -> Figures:
+    """Delete the rows of a hundred persons as `stepstream erase` does; print and return the CPU time of the store."""
+    found = client.query(f"SELECT DISTINCT tenant, user FROM trajectories ORDER BY user LIMIT {PERSONS}").result_rows
+    began = sum(store.cpu_times()[:2])
+    rows = 0
+    for tenant, user in found:
+        person = Person(tenant, user)
+        own = delete_from_tables.own_trajectories_of(client, person)
+        rows += delete_from_tables.delete_rows(client, person, own, own, Uncounted())
+    delete_from_tables.remove_hidden(client)
+    cpu_s = sum(store.cpu_times()[:2]) - began
+    print(f"\nThe erasure of {len(found)} persons deletes {rows:,} rows in {cpu_s:.1f} CPU s of the store.")
+    return {"erase_100_cpu_s": round(cpu_s, 1)}
+
+
+def main() -> None:
+    """Print tables, then one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a million steps, fewer runs")
+    parser.add_argument("--steps", type=int, help=f"number of steps (default {STEPS:,})")
+    given = parser.parse_args()
+    steps = given.steps or (QUICK_STEPS if given.quick else STEPS)
+    runs = QUICK_RUNS if given.quick else RUNS
+    source = Source.of(steps, QUICK_DAYS if given.quick else DAYS)
+    with tempfile.TemporaryDirectory() as folder, Stack(isolated(load({}), Path(folder)), ["store"]) as stack:
+        migrate(stack.settings)
+        store = psutil.Process(stack.pid("store"))
+        with closing(connect(stack.settings, database=stack.settings.clickhouse.database)) as client:
+            figures = load_designs(client, source)
+            figures |= ask_designs(client, source, runs)
+            figures |= ask_views(client, source, runs)
+            figures |= erase_persons(client, store)
+    print(json.dumps({"store": figures}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Generate a fleet's trajectories inside ClickHouse, as expressions of their number.
+
+Everything about a trajectory is a function of its number, so that each design gets the same rows, without a copy.
+50 agents of skewed size, 5 tenants, 4 models, 200 versions, 20 tools, 103,000 users, 1 to 13 steps a trajectory (7 on
+average), a tool call in seven of ten steps, four reward components a trajectory, no texts.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+STEPS_OF_ONE = 7
+COMPONENTS = ("outcome", "format", "judge", "length")
+VERSIONS = 200
+
+
+@dataclass(frozen=True)
+class Source:
+    """A number of trajectories that end now."""
+
+    trajectories: int
+    days: int
+    until: datetime
+
+    @staticmethod
+    def of(steps: int, days: int) -> "Source":
+        """Return a source of about `steps` steps over some days."""
+        return Source(steps // STEPS_OF_ONE, days, datetime.now(UTC).replace(microsecond=0))
+
+    @property
+    def since(self) -> datetime:
+        """Return the time of the first trajectory."""
+        return self.until - timedelta(days=self.days)
+
+    def chunks(self) -> list[tuple[int, int]]:
+        """Return first number and count of the trajectories of each day."""
+        bounds = [self.trajectories * day // self.days for day in range(self.days + 1)]
+        return [(first, end - first) for first, end in pairwise(bounds)]
+
+    def trajectory(self, first: int, count: int) -> str:
+        """Return a SELECT of trajectories, a row each."""
+        begin_ms, span_ms = int(self.since.timestamp() * 1000), self.days * 86_400_000
+        return f"""
+SELECT
+    number AS n,
+    {begin_ms} + intDiv(number * {span_ms}, {self.trajectories}) AS opened_ms,
+    fromUnixTimestamp64Milli(toInt64(opened_ms), 'UTC') AS opened_at,
+    lower(hex(toUInt64(opened_ms))) AS stamp,
+    leftPad(lower(hex(cityHash64(number, 'id'))), 16, '0') AS noise,
+    concat(substring(stamp, -12, 8), '-', substring(stamp, -4, 4), '-7', substring(noise, 1, 3), '-8',
+        substring(noise, 4, 3), '-', substring(noise, 7, 10), '00') AS trajectory_id,
+    toUInt32(50 * pow(cityHash64(number, 'agent') / pow(2, 64), 2.5)) AS agent_number,
+    concat('agent-', toString(agent_number)) AS agent,
+    concat('tenant-', toString(agent_number % 5)) AS tenant,
+    concat('model-', toString(agent_number % 4)) AS model,
+    concat('environment-', toString(agent_number % 10)) AS environment,
+    concat('h', toString(agent_number % 3)) AS harness_version,
+    toInt32(intDiv(number * {VERSIONS}, {self.trajectories})) AS version,
+    concat('user-', toString(cityHash64(number, 'user') % 103000)) AS user,
+    concat('task-', toString(cityHash64(intDiv(number, 8), 'task') % 5000)) AS task_id,
+    concat(task_id, '/', toString(intDiv(number, 8))) AS group_id,
+    cityHash64(number, 'success') / pow(2, 64) < 0.3 + 0.4 * version / {VERSIONS} AS success,
+    1 + cityHash64(number, 'steps') % 13 AS length,
+    arrayMap(i -> toUInt32(50 + cityHash64(n, i, 'prompt') % 400), range(length)) AS prompt_tokens,
+    arrayMap(i -> toUInt32(20 + cityHash64(n, i, 'response') % 200), range(length)) AS response_tokens,
+    arrayMap(i -> toFloat32(200 + cityHash64(n, i, 'ms') % 3000), range(length)) AS step_ms,
+    arrayMap(i -> if(cityHash64(n, i, 'call') % 10 < 7, concat('tool-', toString(cityHash64(n, i, 'tool') % 20)), ''),
+        range(length)) AS tools,
+    arrayMap(i -> if(cityHash64(n, i, 'error') % 12 = 0, 'timeout', ''), range(length)) AS tool_errors,
+    arrayMap(i -> toFloat32(exp(3 + 4 * cityHash64(n, i, 'tool_ms') / pow(2, 64))), range(length)) AS tool_ms,
+    arrayMap(i -> toDecimal64((prompt_tokens[i + 1] + 4 * response_tokens[i + 1]) * 1e-6, 9), range(length)) AS costs,
+    arrayMap(i -> toInt64(opened_ms + 8000 * i), range(length)) AS step_at_ms,
+    [toFloat32(success), toFloat32(cityHash64(n, 'format') % 2), toFloat32(cityHash64(n, 'judge') % 11 / 10),
+        toFloat32(length / 13)] AS component_values
+FROM numbers({first}, {count})"""
+
+    def step(self, first: int, count: int) -> str:
+        """Return a SELECT of steps, a row each: `i` is the index, the other names are of one step."""
+        return f"""
+SELECT
+    n, i, trajectory_id, agent, tenant, model, environment, harness_version, version, user, task_id, group_id, success,
+    length, fromUnixTimestamp64Milli(step_at_ms[i + 1], 'UTC') AS occurred_at, step_at_ms[i + 1] AS at_ms,
+    cityHash64(n, i, 'event') AS source_key, prompt_tokens[i + 1] AS prompt, response_tokens[i + 1] AS response,
+    step_ms[i + 1] AS ms, tools[i + 1] AS tool, tool_errors[i + 1] AS tool_error, tool_ms[i + 1] AS call_ms,
+    costs[i + 1] AS cost,
+    concat(substring(lower(hex(toUInt64(at_ms))), -12, 8), '-', substring(lower(hex(toUInt64(at_ms))), -4, 4), '-7',
+        substring(noise, 1, 3), '-9', substring(noise, 4, 3), '-', substring(noise, 7, 10),
+        leftPad(lower(hex(toUInt8(i))), 2, '0')) AS step_id
+FROM ({self.trajectory(first, count)}) ARRAY JOIN range(length) AS i"""
