@@ -35,12 +35,21 @@ class EventLog:
         with self._lock:
             try:
                 if self._producer is None:
-                    self._codec = sealing_codec(self._settings)
-                    self._producer = EventProducer(self._settings.kafka, self._codec, "console", linger_ms=0)
+                    self._producer = EventProducer(self._settings.kafka, self._own_codec(), "console", linger_ms=0)
                 self._producer.send(topic, key, record)
                 self._producer.flush(_DEADLINE_S)
             except (DeliveryFailed, KafkaException, RegistryUnavailable, BufferError) as error:
                 raise LogUnavailable(f"the event could not be written: {error}") from error
+
+    def codec(self) -> Codec:
+        """Return the codec of the events, which also opens sealed records."""
+        with self._lock:
+            return self._own_codec()
+
+    def _own_codec(self) -> Codec:
+        if self._codec is None:
+            self._codec = sealing_codec(self._settings)
+        return self._codec
 
     def close(self) -> None:
         """Close the registry's client."""

@@ -37,12 +37,12 @@ function showHelp(pages) {
 
 /** @param {() => PageEntry[]} pages  those that the user may open */
 export function followKeys(pages) {
-  let wentAt = 0;
+  let wentAt = -Infinity;
   addEventListener("help", () => showHelp(pages()));
   document.addEventListener("keydown", (event) => {
     if (event.metaKey || event.ctrlKey || event.altKey || isField(event.target) || help.open) return;
     const isSecond = event.timeStamp - wentAt < SEQUENCE_MS;
-    wentAt = 0;
+    wentAt = -Infinity;
     if (isSecond) {
       const page = pages().find((each) => each.key === event.key && !each.hidden);
       if (page) go(href(page.name));

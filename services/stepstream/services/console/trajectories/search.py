@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stepstream.services.console.endpoints import TENANT
+
 Outcome = Literal["", "success", "failure", "none", "held", "error"]
 OUTCOMES: tuple[Outcome, ...] = ("", "success", "failure", "none", "held", "error")
 
@@ -17,7 +19,6 @@ _MAX_WORDS = 8
 # The texts are JSON, in which the letter of an escaped line end or tab joins the word after it.
 _ESCAPES = ("", "n", "t", "r")
 
-_TENANT = "({tenant:String} = '' OR tenant = {tenant:String})"
 _CONDITIONS = {
     "agent": "agent = {agent:String}",
     "model": "model = {model:String}",
@@ -112,7 +113,7 @@ def search_query(
 
     It returns one row more than a page if there are more.
     """
-    conditions = [_TENANT, *search.conditions()]
+    conditions = [TENANT, *search.conditions()]
     parameters: dict[str, Any] = {**search.equal, "since": since_ms, "until": until_ms, "rows": PAGE + 1}
     if after is not None:
         conditions.append(
@@ -149,5 +150,5 @@ def _words_condition(count: int) -> str:
     return f"""(tenant, trajectory_id) IN
 (
     SELECT tenant, trajectory_id FROM step_contents FINAL
-    WHERE {_TENANT} AND occurred_at >= fromUnixTimestamp64Milli({{since:Int64}}) AND {words}
+    WHERE {TENANT} AND occurred_at >= fromUnixTimestamp64Milli({{since:Int64}}) AND {words}
 )"""

@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from stepstream.services.console.endpoints import TENANT
+
 Row = dict[str, Any]
 Query = Callable[..., list[Row]]
 """Returns the rows of a query; its keywords are the query's parameters."""
@@ -14,11 +16,13 @@ STEPS_PER_PAGE = 50
 LONGEST_TEXT = 20_000
 """Characters of a text in a page of steps. `whole_step` returns texts whole."""
 
-_IT = "tenant = {of:String} AND trajectory_id = {id:String}"
+_IT = f"{TENANT} AND tenant = {{of:String}} AND trajectory_id = {{id:String}}"
 _FIRST, _LAST = "fromUnixTimestamp64Milli({first:Int64})", "fromUnixTimestamp64Milli({last:Int64})"
-_TIMES = """
-SELECT toUnixTimestamp64Milli(min(first)) AS first, toUnixTimestamp64Milli(max(last)) AS last
-FROM trajectory_times WHERE trajectory_key = sipHash64({id:String}) AND tenant = {of:String} HAVING count() > 0
+_TIMES = f"""
+SELECT toUnixTimestamp64Milli(min(first)) AS first_ms, toUnixTimestamp64Milli(max(last)) AS last_ms
+FROM trajectory_times
+WHERE trajectory_key = sipHash64({{id:String}}) AND {TENANT} AND tenant = {{of:String}}
+HAVING count() > 0
 """
 _STEPS = f"""
 SELECT step_index, source_key, agent, model, harness_version, fidelity, consent, trainable, flags, shared_tokens,
@@ -79,7 +83,7 @@ class Trajectory:
 def find(query: Query, tenant: str, trajectory_id: str) -> Trajectory | None:
     """Return a trajectory by its identity; None: the tables have no step of it."""
     rows = query(_TIMES, of=tenant, id=trajectory_id)
-    return Trajectory(tenant, trajectory_id, rows[0]["first"], rows[0]["last"]) if rows else None
+    return Trajectory(tenant, trajectory_id, rows[0]["first_ms"], rows[0]["last_ms"]) if rows else None
 
 
 def label_of(query: Query, trajectory: Trajectory) -> Row | None:

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from stepstream.config import Settings
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.runtime.log_reader import partition_number
+from stepstream.services.console.event_log import LogUnavailable
 from stepstream.topics.catalogue import GOVERNED_STEPS
 from stepstream.topics.client import consumer
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
@@ -34,10 +35,6 @@ _CONSUMER = {
 }
 _BATCH = 500
 _POLL_S = 0.2
-
-
-class LogUnavailable(Exception):
-    """Kafka does not answer; the message says what to check."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,26 @@
 """Read the tree of sub-agents and hand-offs that a trajectory belongs to."""
 
+from stepstream.services.console.endpoints import TENANT
 from stepstream.services.console.trajectories.timeline import Query, Row, Trajectory
 
 MAX_DEPTH = 8
 MAX_NODES = 500
 
+_IT = f"{TENANT} AND tenant = {{of:String}}"
 _NODE = """
 SELECT trajectory_id, parent_trajectory_id, min(parent_step_index) AS parent_step_index, count() AS steps,
     toUnixTimestamp64Milli(min(occurred_at)) AS opened_ms
 FROM step_contents FINAL
-WHERE tenant = {of:String} AND {condition} AND occurred_at >= fromUnixTimestamp64Milli({first:Int64})
+WHERE {it} AND {condition} AND occurred_at >= fromUnixTimestamp64Milli({first:Int64})
     AND occurred_at <= fromUnixTimestamp64Milli({last:Int64})
 GROUP BY trajectory_id, parent_trajectory_id ORDER BY opened_ms, trajectory_id LIMIT {rows:UInt32}
 """
-_BY_ID = _NODE.replace("{condition}", "trajectory_id = {id:String}")
-_BY_PARENT = _NODE.replace("{condition}", "parent_trajectory_id IN {ids:Array(String)}")
-_OUTCOMES = """
+_BY_ID = _NODE.replace("{it}", _IT).replace("{condition}", "trajectory_id = {id:String}")
+_BY_PARENT = _NODE.replace("{it}", _IT).replace("{condition}", "parent_trajectory_id IN {ids:Array(String)}")
+_OUTCOMES = f"""
 SELECT trajectory_id, agent, success, reward, end FROM trajectories FINAL
-WHERE tenant = {of:String} AND trajectory_id IN {ids:Array(String)}
-    AND opened_at >= fromUnixTimestamp64Milli({first:Int64}) AND opened_at <= fromUnixTimestamp64Milli({last:Int64})
+WHERE {_IT} AND trajectory_id IN {{ids:Array(String)}}
+    AND opened_at >= fromUnixTimestamp64Milli({{first:Int64}}) AND opened_at <= fromUnixTimestamp64Milli({{last:Int64}})
 """
 _DAY_MS = 86_400_000
 

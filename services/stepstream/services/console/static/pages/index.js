@@ -21,4 +21,11 @@
 /** @type {PageEntry[]} */
 export const PAGES = [
   { name: "overview", label: "Overview", key: "o", role: "viewer", installation: false, module: () => import("./overview.js") },
+  { name: "trajectories", label: "Trajectories", key: "t", role: "viewer", installation: false, module: () => import("./trajectories.js") },
+  { name: "trajectory", label: "Trajectory", key: "", role: "viewer", installation: false, hidden: true, module: () => import("./trajectory.js") },
+  { name: "compare", label: "Two attempts", key: "", role: "viewer", installation: false, hidden: true, module: () => import("./compare.js") },
+  { name: "review", label: "Review", key: "v", role: "viewer", installation: false, module: () => import("./review.js") },
+  { name: "rewards", label: "Rewards", key: "r", role: "viewer", installation: false, module: () => import("./rewards.js") },
+  { name: "tools", label: "Tools", key: "u", role: "viewer", installation: false, module: () => import("./tools.js") },
+  { name: "people", label: "People", key: "e", role: "viewer", installation: false, module: () => import("./people.js") },
 ];

@@ -1,0 +1,235 @@
+"""Test what the console's pages of trajectories, rewards, tools and people get from a real store."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from console_trajectories import HOSTILE, LONG, plant
+
+from stepstream.config import Settings
+from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.services.console.api.people import people, release
+from stepstream.services.console.api.review import review, verdict
+from stepstream.services.console.api.rewards import rewards
+from stepstream.services.console.api.tools import tools
+from stepstream.services.console.api.trajectories import compare, status, step, trajectories, trajectory
+from stepstream.services.console.endpoints import BadRequest, Call, Endpoint, Services
+from stepstream.services.console.store import Store
+from stepstream.services.console.users import User
+
+ADMIN = User("root", "admin", "")
+OF_DEFAULT = User("ada", "operator", "default")
+OF_ACME = User("bob", "operator", "acme")
+ID = "018f0000-0000-7000-8000-000000000001"
+
+
+class Log:
+    """Keeps what would be written to Kafka."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, str, Any]] = []
+
+    def publish(self, topic: str, key: str, record: Any) -> None:
+        self.written.append((topic, key, record))
+
+
+@pytest.fixture(scope="module")
+def services(store_settings: Settings) -> Iterator[Services]:
+    own = store_settings.clickhouse.model_copy(update={"database": "console_pages"})
+    settings = store_settings.model_copy(update={"clickhouse": own})
+    migrate(settings)
+    plant(settings)
+    store = Store(settings)
+    yield cast(Services, SimpleNamespace(settings=settings, store=store, log=Log()))
+    store.close()
+
+
+@pytest.fixture
+def ask(services: Services) -> Callable[..., Any]:
+    def call(endpoint: Endpoint, user: User = ADMIN, body: Any = None, **parameters: str) -> Any:
+        request = Call(user, services, parameters, body or {})
+        return endpoint.read(request) if endpoint.read is not None else cast(Any, endpoint.act)(request)
+
+    return call
+
+
+def names(answer: Any) -> list[str]:
+    return [row["trajectory_id"] for row in answer["trajectories"]]
+
+
+def test_a_search_returns_the_newest_first(ask: Callable[..., Any]) -> None:
+    answer = ask(trajectories)
+    assert names(answer) == ["secret", "hostile", "child", "right", "left"]
+    assert (answer["next"], answer["days"]) == ("", 90)
+    assert ask(trajectories, since="1h")["days"] == 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "found"),
+    [
+        ({"agent": "helper"}, ["child"]),
+        ({"agent": HOSTILE}, ["hostile"]),
+        ({"version": "2"}, ["right"]),
+        ({"outcome": "success"}, ["left"]),
+        ({"outcome": "failure"}, ["right"]),
+        ({"outcome": "none", "agent": "helper"}, ["child"]),
+        ({"outcome": "held"}, ["hostile"]),
+        ({"outcome": "error", "group": "g"}, ["right", "left"]),
+        ({"tool": "get", "group": "g"}, ["right", "left"]),
+        ({"tool": "put"}, []),
+        ({"reward_least": "0.9"}, ["left"]),
+        ({"reward_most": "0.1"}, ["right"]),
+        ({"text": "APPLES"}, ["left"]),
+        ({"text": "buy observation", "group": "g"}, ["right", "left"]),
+        ({"text": "nowhere"}, []),
+        ({"id": "le"}, ["left"]),
+        ({"agent": "' OR 1 --"}, []),
+    ],
+)
+def test_a_search_filters(ask: Callable[..., Any], parameters: dict[str, str], found: list[str]) -> None:
+    assert names(ask(trajectories, **parameters)) == found
+
+
+def test_a_search_pages_by_key(ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepstream.services.console.trajectories.search.PAGE", 2)
+    monkeypatch.setattr("stepstream.services.console.api.trajectories.PAGE", 2)
+    pages, after = [], ""
+    for _ in range(3):
+        answer = ask(trajectories, after=after)
+        pages.append(names(answer))
+        after = answer["next"]
+    assert pages == [["secret", "hostile"], ["child", "right"], ["left"]]
+    assert after == ""
+    with pytest.raises(BadRequest, match="cursor"):
+        ask(trajectories, after="x")
+
+
+def test_a_trajectory_shows_steps_rewards_tree_group_and_reason(ask: Callable[..., Any]) -> None:
+    answer = ask(trajectory, id="left")
+    assert [one["response"]["content"] for one in answer["steps"]] == ["look", "buy apples"]
+    last = answer["steps"][-1]
+    assert (last["reward"], last["return_to_go"], last["redactions"]) == (1.0, 1.0, {"email": 1})
+    assert [(one["name"], one["value"], one["source"]) for one in last["components"]] == [
+        ("outcome", 1.0, "environment")
+    ]
+    assert last["response"]["tool_calls"][0]["arguments"] == '{"page": 1}'
+    assert [(node["trajectory_id"], node["depth"]) for node in answer["tree"]["nodes"]] == [("left", 0), ("child", 1)]
+    assert ask(trajectory, id="child")["tree"] == answer["tree"]
+    assert [row["trajectory_id"] for row in answer["group"]] == ["left", "right"]
+    assert [row["name"] for row in answer["feedback"]] == ["outcome", "quality", "shadow.quality"]
+    assert answer["feedback"][0]["comment"] == HOSTILE
+    assert ask(status, id="left")["state"] == "not_trainable"
+
+
+def test_long_texts_are_cut_until_they_are_asked_for(ask: Callable[..., Any]) -> None:
+    cut = ask(trajectory, id="hostile")["steps"][1]["response"]
+    assert (len(cut["content"]), cut["lengths"]) == (20_000, {"content": len(LONG)})
+    assert ask(step, id="hostile", step="1")["step"]["response"]["content"] == LONG
+    with pytest.raises(BadRequest, match="no such step"):
+        ask(step, id="hostile", step="9")
+
+
+def test_two_attempts_differ_first_where_the_answers_do(ask: Callable[..., Any]) -> None:
+    answer = ask(compare, left="left", right="right")
+    assert answer["difference"] == {"step": 1, "part": "content", "item": 0, "at": len("buy ")}
+    assert ask(compare, left="left", right="left")["difference"] is None
+
+
+def test_tenants_never_see_each_other(ask: Callable[..., Any]) -> None:
+    assert names(ask(trajectories, OF_ACME)) == ["secret"]
+    assert "secret" not in names(ask(trajectories, OF_DEFAULT))
+    for endpoint in (trajectory, step, status):
+        with pytest.raises(BadRequest, match="tenant acme has no step"):
+            ask(endpoint, OF_ACME, id="left", tenant="default")
+    with pytest.raises(BadRequest, match="tenant acme"):
+        ask(compare, OF_ACME, left="secret", right="left", tenant="default")
+    assert [row["user"] for row in ask(people, OF_ACME)["consents"]] == ["bob"]
+    assert ask(people, OF_ACME)["quarantine"] == []
+    assert ask(review, OF_ACME)["disagreement"] == []
+    for endpoint, body in (
+        (verdict, {"trajectory_id": "left", "event_id": ID, "scale": 1, "tenant": "default"}),
+        (release, {"trajectory_ids": ["hostile"], "tenant": "default"}),
+    ):
+        with pytest.raises(BadRequest, match="tenant acme"):
+            ask(endpoint, OF_ACME, body)
+
+
+def test_people_shows_consent_erasures_and_quarantine(ask: Callable[..., Any]) -> None:
+    answer = ask(people)
+    assert {(row["tenant"], row["user"], row["consent"]) for row in answer["consents"]} == {
+        ("default", "ada", "analyse"),
+        ("acme", "bob", "none"),
+    }
+    assert [(row["subject"], row["finished_at"]) for row in answer["erasures"]] == [("cd" * 20, None)]
+    assert [(row["trajectory_id"], row["reasons"]) for row in answer["quarantine"]] == [
+        ("hostile", ["near_duplicate:x"])
+    ]
+
+
+def test_a_release_is_a_decision_of_the_person(ask: Callable[..., Any], services: Services) -> None:
+    done = ask(release, OF_DEFAULT, {"trajectory_ids": ["hostile"]})
+    assert done.target == "default: hostile"
+    topic, key, record = cast(Any, services.log).written[-1]
+    assert (topic, key, record["action"], record["by"], record["tenant"]) == (
+        "curation",
+        "hostile",
+        "release",
+        "ada",
+        "default",
+    )
+    wrong: list[dict[str, Any]] = [{}, *({"trajectory_ids": ids} for ids in ([], ["nobody"], "x"))]
+    for body in wrong:
+        with pytest.raises(BadRequest):
+            ask(release, OF_DEFAULT, body)
+
+
+def test_a_verdict_is_feedback_with_the_person_as_source(ask: Callable[..., Any], services: Services) -> None:
+    body = {
+        "trajectory_id": "left",
+        "step_index": 1,
+        "event_id": ID,
+        "scale": 4,
+        "tags": ["wrong tool"],
+        "comment": "c",
+    }
+    done = ask(verdict, OF_DEFAULT, body | {"correction": "buy plums"})
+    said, tag = (record for _, _, record in cast(Any, services.log).written[-2:])
+    assert done.answer["event_ids"] == [said["event_id"], tag["event_id"]]
+    assert (said["name"], said["value"], said["comment"], said["demonstration"]) == ("review", 0.75, "c", "buy plums")
+    assert (said["source"], said["tenant"], said["step_index"], said["consent"]) == (
+        "person:ada",
+        "default",
+        1,
+        "train",
+    )
+    assert said["producer"].startswith("console/")
+    assert (tag["name"], tag["category"]) == ("review_tag", "wrong tool")
+    again = ask(verdict, OF_DEFAULT, body | {"correction": "buy plums"})
+    assert again.answer == done.answer
+
+
+def test_the_queues_name_disagreement_and_low_certainty(ask: Callable[..., Any]) -> None:
+    answer = ask(review)
+    assert [(row["trajectory_id"], row["signal"]) for row in answer["disagreement"]] == [("left", "quality")]
+    assert {row["trajectory_id"] for row in answer["unsure"]} == {"left", "right", "child", "hostile", "secret"}
+    assert 0 < answer["unsure"][0]["certainty"] < 1
+
+
+def test_rewards_and_tools_follow_the_rollups(ask: Callable[..., Any]) -> None:
+    assert ask(rewards)["alarms"] == []
+    assert "components" in ask(rewards, OF_ACME)
+    assert ask(tools)["series"] == []
+
+
+def test_a_wrong_parameter_is_named(ask: Callable[..., Any]) -> None:
+    for parameters, message in (
+        ({"outcome": "x"}, "outcome must be"),
+        ({"reward_least": "much"}, "reward_least must be"),
+        ({"version": "-1"}, "version must be"),
+        ({"text": "x" * 501}, "text is longer"),
+    ):
+        with pytest.raises(BadRequest, match=message):
+            ask(trajectories, **parameters)
+    with pytest.raises(BadRequest, match="id is missing"):
+        ask(trajectory)
