@@ -32,6 +32,7 @@ def docs() -> None:
 @schemas.command()
 def generate() -> None:
     """Write the Python events, the generated pages of docs/ and the chart's files; works only in a checkout."""
+    from stepstream.cli.dashboards import DASHBOARDS
     from stepstream.config.reference import settings_page
     from stepstream.core.metrics import metrics_page
     from stepstream.jobs.clickhouse.view_pages import pages
@@ -41,6 +42,7 @@ def generate() -> None:
     checkout = package.parent.parent.parent
     if not (checkout / "pyproject.toml").is_file():
         raise StackError(f"{checkout} is no checkout of Stepstream: run `stepstream schemas generate` in a checkout")
+    deploy = checkout / "infra" / "deploy"
     views = checkout / "docs" / "views"
     views.mkdir(exist_ok=True)
     for path, text in (
@@ -49,8 +51,11 @@ def generate() -> None:
         (checkout / "docs" / "protocol.md", codegen.protocol_page()),
         (checkout / "docs" / "settings.md", settings_page()),
         (checkout / "docs" / "metrics.md", metrics_page()),
-        (checkout / "infra" / "deploy" / "chart" / "topics.json", codegen.chart_topics()),
-        (checkout / "infra" / "deploy" / "chart" / "users.json", codegen.chart_users()),
+        (deploy / "chart" / "topics.json", codegen.chart_topics()),
+        (deploy / "chart" / "users.json", codegen.chart_users()),
+        # A chart contains the files that its templates read.
+        (deploy / "chart" / "rules.yml", (deploy / "prometheus" / "rules.yml").read_text(encoding="utf-8")),
+        *((deploy / "chart" / "dashboards" / f"{board.uid}.json", board.text()) for board in DASHBOARDS),
     ):
         path.write_text(text, encoding="utf-8")
         click.echo(f"wrote {path.relative_to(checkout)}")

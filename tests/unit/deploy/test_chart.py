@@ -9,6 +9,7 @@ import helm_python
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 from chart import CHART, NAME, PROFILES, Manifest, merged, profile, render, validate
 
 from stepstream.config import Settings, load, unknown_variables, variable
@@ -243,6 +244,28 @@ def test_each_process_connects_as_a_user_with_the_rights_of_its_program(tmp_path
         assert "/etc/kafka-ca" in [mount["mountPath"] for mount in container["volumeMounts"]]
         names = {name for name in variables if name.startswith("STEPSTREAM_")}
         assert unknown_variables(dict.fromkeys(names, "")) == []
+
+
+def test_prometheus_operator_and_grafana_get_rules_and_dashboards() -> None:
+    chosen = merged(profile("large"), {"prometheusOperator": {"enabled": True}, "grafana": {"enabled": True}})
+    manifests = render(chosen)
+    rules = of_kind(manifests, "PrometheusRule")[NAME]
+    assert rules["spec"] == yaml.safe_load((CHART / "rules.yml").read_text())
+    assert rules["metadata"]["labels"] == {"release": "prometheus"}
+    monitor = of_kind(manifests, "PodMonitor")[NAME]["spec"]
+    chosen_labels = monitor["selector"]["matchLabels"].items()
+    for workload in of_kind(manifests, "Deployment", "StatefulSet").values():
+        template = workload["spec"]["template"]
+        assert chosen_labels <= template["metadata"]["labels"].items()
+        (container,) = template["spec"]["containers"]
+        assert [port["name"] for port in container["ports"]] == [monitor["podMetricsEndpoints"][0]["port"]]
+    boards = of_kind(manifests, "ConfigMap")["dashboards"]
+    validate(boards)
+    assert boards["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    files = (CHART / "dashboards").iterdir()
+    assert {name: json.loads(text) for name, text in boards["data"].items()} == {
+        file.name: json.loads(file.read_text()) for file in files
+    }
 
 
 def test_the_charts_files_are_generated() -> None:
