@@ -6,16 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from analytics_tables import create_tables
 from chart import CHART
 from clickhouse_connect.driver.client import Client
 from metric_exporter import exporter
 from prometheus_server import PrometheusServer
 from waiting import wait_until
 
-from stepstream.config import Settings
-from stepstream.jobs.clickhouse import connection
-from stepstream.jobs.clickhouse.create_views import create_views
 from stepstream.jobs.clickhouse.views import views
 
 BOARDS: dict[str, dict[str, Any]] = {
@@ -55,23 +51,13 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusS
         yield server
 
 
-@pytest.fixture(scope="module")
-def client(store_settings: Settings) -> Iterator[Client]:
-    with connection.connect(store_settings) as client:
-        client.command("CREATE DATABASE dashboards")
-    with connection.connect(store_settings, database="dashboards") as client:
-        create_tables(client)
-        create_views(client)
-        yield client
-
-
 @pytest.mark.parametrize(("panel", "expression"), PROMQL)
 def test_a_panel_of_prometheus_shows_data(prometheus: PrometheusServer, panel: str, expression: str) -> None:
     wait_until(lambda: prometheus.query(expression), f"{panel} has samples", timeout_s=60)
 
 
 @pytest.mark.parametrize(("panel", "sql"), [*SQL, *VARIABLES])
-def test_a_query_of_clickhouse_runs_and_reads_views_only(client: Client, panel: str, sql: str) -> None:
+def test_a_query_of_clickhouse_runs_and_reads_views_only(view_client: Client, panel: str, sql: str) -> None:
     read = set(re.findall(r"FROM (\w+)", sql))
     assert read
     assert read <= set(views()), panel
@@ -79,4 +65,4 @@ def test_a_query_of_clickhouse_runs_and_reads_views_only(client: Client, panel: 
         sql = sql.replace(macro, value)
     chosen = re.sub(r"\$\{(tenant|model)\}", "some", sql)
     assert "$" not in chosen
-    client.query(chosen)
+    view_client.query(chosen)

@@ -193,6 +193,54 @@ LEARNING = Dashboard(
             kind="table",
         ),
         Panel(
+            "Cost per success",
+            "Tokens, US dollars and time of each version. docs/views/cost_per_success.md.",
+            (
+                Query(
+                    "SELECT policy_version, harness_version, agent, split, attempts, successes, tokens_per_success, "
+                    f"usd_per_success, seconds_per_success, reason FROM cost_per_success({_RANGE}) WHERE {_CHOSEN} "
+                    "ORDER BY policy_version DESC, harness_version, agent, split"
+                ),
+            ),
+            source=CLICKHOUSE,
+            kind="table",
+        ),
+        Panel(
+            "Tools against their baseline",
+            "Errors and latency of each tool against the 7 days before. docs/views/tool_health.md.",
+            (
+                Query(
+                    "SELECT tool, agent, calls, error_rate, error_rate_low, baseline_rate, p95_ms, p95_ratio, alert, "
+                    f"reason FROM tool_health({_RANGE}) WHERE {_CHOSEN} ORDER BY alert DESC, error_rate DESC"
+                ),
+            ),
+            source=CLICKHOUSE,
+            kind="table",
+        ),
+        Panel(
+            "Reward components",
+            "Mean of each component by version: one that rises while another falls may be gamed. "
+            "docs/views/reward_components_by_hour.md.",
+            (
+                Query(
+                    "SELECT hour AS time, concat(agent, ' ', name, ' version ', toString(policy_version)) AS series, "
+                    f"mean FROM reward_components_by_hour({_RANGE}) WHERE {_CHOSEN} AND split = 'train' ORDER BY time"
+                ),
+            ),
+            source=CLICKHOUSE,
+        ),
+        Panel(
+            "Staleness of what agents sampled",
+            "Mean versions behind the newest checkpoint, by hour. docs/views/staleness.md.",
+            (
+                Query(
+                    "SELECT hour AS time, concat(agent, ' ', track, ' ', split) AS series, mean "
+                    f"FROM staleness({_RANGE}) WHERE {_CHOSEN} ORDER BY time"
+                ),
+            ),
+            source=CLICKHOUSE,
+        ),
+        Panel(
             "Updates",
             "Updates of the learner in an hour.",
             (Query("sum by (process) (increase(stepstream_learner_updates_total[1h]))", "{{process}}"),),

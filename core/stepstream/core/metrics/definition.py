@@ -7,7 +7,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+# Otherwise each counter and histogram has a further gauge, `…_created`: nobody reads it, and it doubles their series.
+disable_created_metrics()
 
 
 @dataclass(frozen=True)
