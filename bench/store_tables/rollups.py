@@ -2,7 +2,7 @@
 
 from clickhouse_connect.driver.client import Client
 
-from stepstream.jobs.clickhouse.rollups import refresh
+from stepstream.jobs.clickhouse.rollup_refresh import refresh
 
 FILLED = {
     *("steps", "trajectories", "trajectory_times", "trajectory_hours", "step_hours", "component_hours"),

@@ -14,7 +14,7 @@ from waiting import wait_until
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.jobs.clickhouse.rollups import ROLLUPS, refresh
+from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.erasure.delete_from_tables import delete_rows, own_trajectories_of, remove_hidden, trajectories_of
 from stepstream.jobs.erasure.findings import Person

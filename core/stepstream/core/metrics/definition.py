@@ -10,7 +10,7 @@ from typing import ClassVar
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 # Otherwise each counter and histogram has a further gauge, `…_created`: nobody reads it, and it doubles their series.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

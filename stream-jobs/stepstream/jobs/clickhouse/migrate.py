@@ -16,7 +16,7 @@ from clickhouse_connect.driver.client import Client
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import connect_when_ready
 from stepstream.jobs.clickhouse.create_views import create_views
-from stepstream.jobs.clickhouse.rollups import create_refreshes
+from stepstream.jobs.clickhouse.rollup_refresh import create_refreshes
 
 log = logging.getLogger(__name__)
 
