@@ -41,7 +41,7 @@ class LocalCodec:
         self.earlier: dict[str, Any] = {}
         """Schemas of an earlier release by name, which wrote the records that the package's cannot read."""
 
-    def encode(self, topic: str, record: Any) -> bytes:
+    def encode(self, topic: str, record: Any, *, whole: bool = False) -> bytes:
         return _codec().body(topic, record)
 
     def decode(self, topic: str, value: bytes | None) -> Any:
