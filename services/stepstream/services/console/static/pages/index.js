@@ -28,4 +28,9 @@ export const PAGES = [
   { name: "rewards", label: "Rewards", key: "r", role: "viewer", installation: false, module: () => import("./rewards.js") },
   { name: "tools", label: "Tools", key: "u", role: "viewer", installation: false, module: () => import("./tools.js") },
   { name: "people", label: "People", key: "e", role: "viewer", installation: false, module: () => import("./people.js") },
+  { name: "curves", label: "Curves", key: "c", role: "viewer", installation: false, module: () => import("./curves.js") },
+  { name: "fleet", label: "Fleet", key: "f", role: "viewer", installation: true, module: () => import("./fleet.js") },
+  { name: "pipeline", label: "Pipeline", key: "p", role: "viewer", installation: true, module: () => import("./pipeline.js") },
+  { name: "settings", label: "Settings", key: "s", role: "admin", installation: true, module: () => import("./settings.js") },
+  { name: "audit", label: "Audit", key: "a", role: "admin", installation: true, module: () => import("./audit.js") },
 ];

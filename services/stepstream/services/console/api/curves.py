@@ -1,0 +1,62 @@
+"""Answer the page Curves: success by policy version with intervals, and when versions were served and rolled back."""
+
+from stepstream.services.console.api.scope import chosen_model, models
+from stepstream.services.console.api.sql import between, ms, wilson
+from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
+
+MOST_VERSIONS = 300
+"""Versions that the page shows at most, the newest."""
+
+_SUCCESS = f"""
+SELECT split, version_max AS version, count() AS trajectories, countIf(success IS NOT NULL) AS outcomes,
+    countIf(success) AS successes, successes / outcomes AS rate,
+    {wilson("successes", "outcomes", -1)} AS low, {wilson("successes", "outcomes", 1)} AS high,
+    avg(reward) AS reward, {ms("max(ended_at)")} AS at
+FROM trajectories FINAL
+WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND version_max IS NOT NULL
+    AND ({{agent:String}} = '' OR agent = {{agent:String}})
+GROUP BY split, version HAVING outcomes > 0 ORDER BY version DESC, split LIMIT {2 * MOST_VERSIONS}
+"""
+_AGENTS = f"""
+SELECT agent FROM trajectories WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}}
+GROUP BY agent ORDER BY count() DESC LIMIT 100
+"""
+_CHECKPOINTS = f"""
+SELECT version, parent_version, track, updates, trajectories, {ms("occurred_at")} AS at,
+    substring(weights_sha256, 1, 12) AS sha256, size_bytes
+FROM checkpoints FINAL WHERE model = {{model:String}} AND {between("occurred_at")} ORDER BY version DESC
+LIMIT {MOST_VERSIONS}
+"""
+# A worker reports every few seconds: changes of the served version are looked for in the last 7 days at most.
+_SWAPS = f"""
+SELECT version, previous, {ms("min(at)")} AS at, uniqExact(worker) AS workers, version < previous AS is_rollback FROM
+(
+    SELECT toString(worker_id) AS worker, occurred_at AS at, assumeNotNull(version) AS version,
+        lagInFrame(toNullable(assumeNotNull(version))) OVER
+            (PARTITION BY worker_id ORDER BY occurred_at, event_id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS previous
+    FROM worker_status
+    WHERE model = {{model:String}} AND {between("occurred_at")}
+        AND occurred_at >= now('UTC') - INTERVAL 7 DAY AND version IS NOT NULL
+)
+WHERE previous IS NOT NULL AND version != previous
+GROUP BY version, previous ORDER BY at DESC LIMIT 200
+"""
+
+
+@reads("/api/curves")
+def curves(call: Call) -> Answer:
+    """Return success by version, the published versions, and the swaps and rollbacks of workers."""
+    since, until = call.time_range()
+    known = models(call)
+    bounds = {"since": since, "until": until, "model": chosen_model(call, known)}
+    return {
+        "models": known,
+        "model": bounds["model"],
+        "agents": [row["agent"] for row in call.query(_AGENTS, fresh_s=10.0, **bounds)],
+        "success": call.query(_SUCCESS, fresh_s=2.0, agent=call.text("agent"), **bounds),
+        "checkpoints": call.query_installation(_CHECKPOINTS, fresh_s=2.0, **bounds),
+        "swaps": call.query_installation(_SWAPS, fresh_s=5.0, **bounds),
+    }
+
+
+ENDPOINTS = (curves,)
