@@ -60,30 +60,16 @@ class ConsoleSettings(Section):
         "127.0.0.1", "Address to listen on. Without `console.login`, one that only this machine reaches."
     )
     port: Port = setting(8088, "Port to listen on.")
-    login: bool = setting(
-        False, "Ask for name and password (`stepstream console users add`), or for `console.oidc_issuer`."
-    )
+    login: bool = setting(False, "Ask for name and password (`stepstream console users add`).")
     public_url: OptionalHttpAddress = setting(
         "",
-        "Address in people's browsers, as https://console.example; with https, cookies are sent over TLS only. "
-        "Required by OpenID Connect.",
+        "Address in people's browsers, as https://console.example; with https, cookies are sent over TLS only.",
     )
     session_hours: float = setting(12.0, "Time after which a person must log in again.", unit="h", gt=0)
     session_key: SecretStr = setting(
         SecretStr(""),
         "Secret that signs sessions; never printed. Empty: a random one, created once in `DATA/secrets`. Several "
         "consoles behind one address need the same.",
-    )
-    oidc_issuer: OptionalHttpAddress = setting(
-        "", "Issuer of OpenID Connect, whose users may log in; empty: local users only."
-    )
-    oidc_client_id: str = setting("stepstream", "Id of the console at the issuer.")
-    oidc_client_secret: SecretStr = setting(SecretStr(""), "Its secret; never printed. Empty: a public client.")
-    oidc_role_claim: str = setting(
-        "stepstream_role", "Claim of the ID token with the role; without it, a person is refused."
-    )
-    oidc_tenant_claim: str = setting(
-        "stepstream_tenant", "Claim of the ID token with the tenant; `*`: all tenants. Without it, a person is refused."
     )
 
 

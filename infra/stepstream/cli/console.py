@@ -21,7 +21,7 @@ def console() -> None:
 
 @console.group()
 def users() -> None:
-    """Users who log in with a password. Those of OpenID Connect are not listed."""
+    """Users who log in with a password."""
 
 
 @users.command("add")

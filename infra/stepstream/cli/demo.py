@@ -62,10 +62,16 @@ def demo(as_json: bool) -> None:
         sys.exit(130)
     except TargetMissed as error:
         raise click.ClickException(str(error)) from None
-    _print_summary(report.facts, page, as_json)
+    _print_summary(report.facts, page, _curve(settings), as_json)
 
 
-def _print_summary(facts: dict[str, Any], page: Path, as_json: bool) -> None:
+def _curve(settings: Settings) -> str:
+    """Return the address of the console's page with the learning curve; `make up` serves it again."""
+    query = urlencode({"model": settings.learner.model, "since": "24h"})
+    return f"http://{settings.console.host}:{settings.console.port}/curves?{query}"
+
+
+def _print_summary(facts: dict[str, Any], page: Path, curve: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
     else:
@@ -76,7 +82,8 @@ def _print_summary(facts: dict[str, Any], page: Path, as_json: bool) -> None:
             f"{facts['steps_produced']} steps sent, {facts['steps_in_clickhouse']} in ClickHouse; "
             f"{facts['lost']} lost, {facts['duplicated']} duplicated\n"
             f"staleness at most {facts['staleness_max']} of {facts['staleness_bound']}, "
-            f"peak memory {facts['peak_rss_mb']} MB\nreport: {page}"
+            f"peak memory {facts['peak_rss_mb']} MB\nreport: {page}\n"
+            f"learning curve: {curve} (while `make up` runs)"
         )
     if facts["lost"] or facts["duplicated"]:
         raise click.ClickException(

@@ -21,7 +21,7 @@ class Session:
 
     name: str
     credential: str
-    """`credential_of` the user's record; of OpenID Connect, the role and tenant that the issuer confirmed."""
+    """`credential_of` the user's record."""
     ends_at: float
     """Seconds since the Unix epoch."""
     nonce: str

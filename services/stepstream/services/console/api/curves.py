@@ -13,12 +13,12 @@ SELECT split, version_max AS version, count() AS trajectories, countIf(success I
     {wilson("successes", "outcomes", -1)} AS low, {wilson("successes", "outcomes", 1)} AS high,
     avg(reward) AS reward, {ms("max(ended_at)")} AS at
 FROM trajectories FINAL
-WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND version_max IS NOT NULL
+WHERE {TENANT} AND {between("opened_at")} AND model = {{model:String}} AND version_max >= 0
     AND ({{agent:String}} = '' OR agent = {{agent:String}})
 GROUP BY split, version HAVING outcomes > 0 ORDER BY version DESC, split LIMIT {2 * MOST_VERSIONS}
 """
 _AGENTS = f"""
-SELECT agent FROM trajectories WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}}
+SELECT agent FROM trajectories WHERE {TENANT} AND {between("opened_at")} AND model = {{model:String}}
 GROUP BY agent ORDER BY count() DESC LIMIT 100
 """
 _CHECKPOINTS = f"""

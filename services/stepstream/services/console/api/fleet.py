@@ -19,6 +19,10 @@ SELECT model, version, parent_version, track, updates, trajectories, {ms("occurr
     substring(weights_sha256, 1, 12) AS sha256, size_bytes
 FROM checkpoints FINAL WHERE {between("occurred_at")} ORDER BY occurred_at DESC LIMIT 50
 """
+_ROLLOUTS = f"""
+SELECT {ms("occurred_at")} AS at, model, action, stable_version, canary_version, canary_share, author, reason
+FROM rollouts FINAL WHERE {between("occurred_at")} ORDER BY at DESC LIMIT 50
+"""
 # Shares of the seconds that updates in the range took.
 _LEARNERS = f"""
 SELECT model, count() AS updates, {ms("max(u.occurred_at)")} AS at, sum(arraySum(mapValues(seconds))) AS total_s,
@@ -32,12 +36,10 @@ GROUP BY model ORDER BY at DESC LIMIT 50
 
 @reads("/api/fleet", installation=True)
 def fleet(call: Call) -> Answer:
-    """Return the workers that reported in the range, the published versions and the learners' time."""
+    """Return the workers that reported in the range, the decisions and versions, and the learners' time."""
     since, until = call.time_range("1h")
-    return {
-        name: call.query_installation(sql, fresh_s=1.0, since=since, until=until)
-        for name, sql in (("workers", _WORKERS), ("versions", _VERSIONS), ("learners", _LEARNERS))
-    }
+    queries = {"workers": _WORKERS, "versions": _VERSIONS, "rollouts": _ROLLOUTS, "learners": _LEARNERS}
+    return {name: call.query_installation(sql, since=since, until=until) for name, sql in queries.items()}
 
 
 ENDPOINTS = (fleet,)

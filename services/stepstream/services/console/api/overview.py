@@ -14,7 +14,7 @@ GROUP BY at ORDER BY at WITH FILL FROM toInt64(now - 120) * 1000 TO toInt64(now)
 TOTALS = f"""
 SELECT sum(steps) AS steps, count() AS trajectories, countIf(success IS NOT NULL) AS outcomes,
     countIf(success) AS successes, sum(response_tokens) AS response_tokens
-FROM trajectories FINAL WHERE {TENANT} AND {between("ended_at")}
+FROM trajectories FINAL WHERE {TENANT} AND {between("opened_at")}
 """
 # The newest versions with outcomes, held-out tasks before training tasks.
 _SUCCESS = f"""
@@ -35,8 +35,17 @@ SELECT avg(staleness) AS mean, max(staleness) AS max FROM trajectory_staleness
 WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND split = 'train'
 """
 _CHANGES = f"""
-SELECT {ms("occurred_at")} AS at, 'checkpoint' AS kind, model, version, track AS detail FROM checkpoints FINAL
-WHERE {between("occurred_at")} ORDER BY occurred_at DESC LIMIT 20
+SELECT * FROM
+(
+    SELECT {ms("occurred_at")} AS at, 'checkpoint' AS kind, model, toNullable(version) AS version, track AS detail
+    FROM checkpoints FINAL WHERE {between("occurred_at")} ORDER BY at DESC LIMIT 20
+    UNION ALL
+    SELECT {ms("occurred_at")} AS at, toString(action) AS kind, model,
+        coalesce(canary_version, stable_version) AS version,
+        concat(author, if(reason = '', '', concat(': ', reason))) AS detail
+    FROM rollouts FINAL WHERE {between("occurred_at")} ORDER BY at DESC LIMIT 20
+)
+ORDER BY at DESC LIMIT 20
 """
 
 

@@ -4,12 +4,12 @@ from stepstream.services.console.api.sql import between
 from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
 
 _MODELS = f"""
-SELECT model, max(ended_at) AS newest FROM trajectories
-WHERE {TENANT} AND {between("ended_at")} AND model != '' GROUP BY model ORDER BY newest DESC LIMIT 50
+SELECT model, max(opened_at) AS newest FROM trajectories
+WHERE {TENANT} AND {between("opened_at")} AND model != '' GROUP BY model ORDER BY newest DESC LIMIT 50
 """
 _AGENTS = f"""
 SELECT agent, count() AS rows FROM trajectories
-WHERE {TENANT} AND {between("ended_at")} GROUP BY agent ORDER BY rows DESC LIMIT 200
+WHERE {TENANT} AND {between("opened_at")} GROUP BY agent ORDER BY rows DESC LIMIT 200
 """
 
 

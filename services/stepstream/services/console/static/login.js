@@ -1,10 +1,10 @@
 // Show the login form.
 
 import { ApiError, post } from "./api.js";
-import { html, nothing, render } from "./vendor/lit-html/lit-html.js";
+import { html, render } from "./vendor/lit-html/lit-html.js";
 
-/** @param {HTMLElement} place @param {{ oidc?: boolean }} session */
-export function drawLogin(place, session) {
+/** @param {HTMLElement} place */
+export function drawLogin(place) {
   const draw = (fault = "", busy = false) => render(
     html`
       <form class="card login" aria-labelledby="login-title" @submit=${submit}>
@@ -13,7 +13,6 @@ export function drawLogin(place, session) {
         <label>Password <input name="password" type="password" autocomplete="current-password" required></label>
         <p class="notice" role="alert" ?hidden=${!fault}>${fault}</p>
         <button ?disabled=${busy}>Log in</button>
-        ${session.oidc ? html`<a class="button" href="/api/oidc/login">Log in with your organization</a>` : nothing}
       </form>`,
     place,
   );

@@ -9,7 +9,7 @@ import { html } from "../vendor/lit-html/lit-html.js";
 /** @typedef {import("../context.js").Context} Context */
 
 export const title = "Fleet";
-export const tables = ["worker_status", "checkpoints", "learner_updates"];
+export const tables = ["worker_status", "checkpoints", "learner_updates", "rollouts"];
 export const every = 5;
 
 // A worker reports every few seconds.
@@ -47,6 +47,15 @@ export const render = (data, context) => html`
     { head: "Publishing", cell: (row) => percent(row.publish), kind: "number" },
     { head: "Last update", cell: (row) => ago(row.at, context.now) },
   ], data.learners, { empty: "No learner updated a model in this range." }))}
+  ${card("Rollouts", table("Rollouts", [
+    { head: "When", cell: (row) => ago(row.at, context.now) },
+    { head: "Decision", cell: (row) => row.action },
+    { head: "Model", cell: (row) => row.model },
+    { head: "Stable", cell: (row) => (row.stable_version === null ? "newest" : version(row.stable_version)) },
+    { head: "Canary", cell: (row) => (row.canary_version === null ? "–" : `${version(row.canary_version)}, ${percent(row.canary_share)}`) },
+    { head: "By", cell: (row) => row.author },
+    { head: "Reason", cell: (row) => row.reason || "–" },
+  ], data.rollouts, { empty: "Nobody decided a rollout in this range." }), { wide: true })}
   ${card("Published versions", table("Published versions", [
     { head: "Model", cell: (row) => row.model },
     { head: "Version", cell: (row) => version(row.version) },
