@@ -46,6 +46,35 @@ async def test_the_overview_shows_the_tables(own_store: StoreProcess, tmp_path: 
             assert tab.faults == []
 
 
+async def test_every_page_opens_by_keyboard_and_link(own_store: StoreProcess, tmp_path: Path) -> None:
+    migrate(own_store.settings)
+    insert_rows(own_store.settings)
+    shown = {
+        "curves": "37.6 % to 96.4 %",
+        "fleet": "demo v1",
+        "pipeline": "Newest dead letters",
+        "settings": "console.host",
+        "overview": "1 active alarm",
+    }
+    with console(own_store.settings, tmp_path) as url:
+        async with open_page(url, tmp_path) as tab:
+            await tab.wait_until("document.querySelector('main').dataset.page === 'overview'")
+            for page, text in shown.items():
+                await tab.evaluate(
+                    f"for (const key of 'g{page[0]}') document.dispatchEvent(new KeyboardEvent('keydown', {{key}}))"
+                )
+                await tab.wait_until(f"document.querySelector('main').dataset.page === '{page}'")
+                assert text in await tab.evaluate("document.querySelector('main').innerText"), page
+                assert await tab.evaluate("location.pathname") == f"/{page}"
+            # A filter is in the address, and the address alone shows it again.
+            await tab.call("Page.navigate", url=f"{url}/settings?text=console.session_hours")
+            await tab.wait_until("document.querySelector('main')?.dataset.page === 'settings'")
+            assert await tab.evaluate("document.querySelectorAll('tbody tr').length") == 1
+            await tab.call("Page.navigate", url=f"{url}/nothing")
+            await tab.wait_until("document.querySelector('main')?.innerText.includes('There is no page nothing')")
+            assert tab.faults == []
+
+
 async def test_the_console_reports_an_unreachable_store_and_recovers(tmp_path: Path) -> None:
     store = store_process(tmp_path)
     with console(store.settings, tmp_path) as url:

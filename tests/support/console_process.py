@@ -87,7 +87,7 @@ def insert_rows(settings: Settings) -> None:
         records += [
             ("governed-steps", step(f"t{n}", at_us=now_us - (3 + n % 10) * SECOND_US)),
             ("labeled-trajectories", trajectory(f"t{n}", version=version, split="eval" if n % 2 else "train",
-                success=good < 2 + 6 * version, ended_at_us=ended)),
+                success=good < 2 + 6 * version, started_at_us=ended - SECOND_US, ended_at_us=ended)),
         ]  # fmt: skip
     batches: dict[str, list[tuple[object, ...]]] = {}
     for topic, record in records:

@@ -6,8 +6,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import click
+
+from stepstream.config import Settings
 
 
 @click.command()

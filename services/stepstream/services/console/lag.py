@@ -51,7 +51,7 @@ def _read(settings: Settings) -> dict[str, int]:
         request = [ConsumerGroupTopicPartitions(group)]
         futures = admin.list_consumer_group_offsets(request, request_timeout=_CALL_S)
         committed = [one for one in futures[group].result().topic_partitions if one.offset >= 0]
-        asked = {TopicPartition(one.topic, one.partition): OffsetSpec.latest() for one in committed}
+        asked = {TopicPartition(one.topic, one.partition): OffsetSpec.latest() for one in committed}  # type: ignore[no-untyped-call]
         ends = admin.list_offsets(asked, request_timeout=_CALL_S) if asked else {}
         by_partition = {(one.topic, one.partition): future.result().offset for one, future in ends.items()}
         for one in committed:
