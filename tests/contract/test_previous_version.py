@@ -64,8 +64,8 @@ class CodecOfTwoVersions(LocalCodec):
         self._schemas = json.loads((written / "log.json").read_text())["schemas"]
         self._own: set[bytes] = set()
 
-    def encode(self, topic: str, record: Any) -> bytes:
-        encoded = super().encode(topic, record)
+    def encode(self, topic: str, record: Any, *, whole: bool = False) -> bytes:
+        encoded = super().encode(topic, record, whole=whole)
         self._own.add(encoded)
         return encoded
 
