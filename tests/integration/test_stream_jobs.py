@@ -71,7 +71,7 @@ def test_nothing_is_lost_or_counted_twice_while_every_job_is_killed(stack: Stack
     world.wait_for_value(stats.format(""), totals)
     world.wait_for_value(stats.format("get"), totals)
     world.wait_for_value("SELECT count() FROM steps FINAL WHERE agent = 'killed'", STEPS * count)
-    world.wait_for_value("SELECT uniqExact(source_event_id) FROM steps FINAL WHERE agent = 'killed'", STEPS * count)
+    world.wait_for_value("SELECT uniqExact(source_key) FROM steps FINAL WHERE agent = 'killed'", STEPS * count)
     world.wait_for_value("SELECT count() FROM feedback FINAL WHERE startsWith(trajectory_id, 'k')", count)
     assert world.value("SELECT count() FROM dead_letters FINAL") == 0
     revisions = Counter(
