@@ -2187,7 +2187,7 @@ class LabeledTrajectory(TypedDict):
     other_users: list[str]
     """Persons beside `user` in its steps, in order of their first step. Sealing uses the keys of all."""
     opened_at_us: int | None
-    """`started_at_us` of its first revision, in microseconds since the Unix epoch. All revisions carry it, so that tables can be partitioned by it; null: a label of an earlier release."""
+    """`occurred_at_us` of its first step in the order of the log, in microseconds since the Unix epoch. All revisions carry it, so that tables can be partitioned by it; null: a label of an earlier release."""
     claim: ContentClaim | None
     """Object with the personal fields, which are empty here: the record is too large for its topic. Stepstream's readers read it; null: the record is whole."""
 

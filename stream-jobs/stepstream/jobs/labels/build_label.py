@@ -71,7 +71,7 @@ def build_label(
         event_id: identity of the label.
         occurred_at_us: time of the newest input.
         revision: number of the label.
-        opened_at_us: `started_at_us` of the first label.
+        opened_at_us: time of the first step on the log; each revision has the same.
         job: name and version of the job.
     """
     first = steps[0]

@@ -166,7 +166,7 @@ class LabelFold:
         if label_precedence(event["revision"], event["event_id"]) >= known:
             trajectory.revision, trajectory.label_id = event["revision"], event["event_id"]
             trajectory.withdrawn = REOPENED in event["flags"]
-        trajectory.opened_us = trajectory.opened_us or event["opened_at_us"] or event["started_at_us"]
+        trajectory.opened_us = event["opened_at_us"] or trajectory.opened_us or event["started_at_us"]
         if trajectory.kept_day < 0 and not trajectory.indices:  # until its steps come, if they do
             trajectory.kept_day = event["occurred_at_us"] // 1000 // DAY_MS
             self._state.add_expiry(trajectory.kept_day, name, changes)

@@ -93,7 +93,7 @@ class TrajectoryState:
     label_id: str = ""
     """event_id of that revision."""
     opened_us: int = 0
-    """`opened_at_us` of its labels; 0: none is published, or an earlier release published them."""
+    """`opened_at_us` of its labels; 0: no step has come, or an earlier release wrote the state."""
     withdrawn: bool = False
     """True if that revision withdraws the label until the next closure, because later steps have come."""
 
@@ -119,6 +119,9 @@ class TrajectoryState:
         calls = [call["call_id"] for call in step["response"]["tool_calls"]]
         entry = [step["event_id"], source, version, job, step["error"] is not None, offset, calls]
         known = self.steps.get(index)
+        # Not at the first label: which steps that has depends on timeouts and restarts.
+        if not (self.opened_us or self.indices or self.revision):
+            self.opened_us = step["occurred_at_us"]
         self._update_owner(step)
         self._update_times(step["occurred_at_us"], arrived_ms)
         self.step_arrived_ms = max(self.step_arrived_ms, arrived_ms)

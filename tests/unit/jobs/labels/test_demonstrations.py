@@ -197,7 +197,7 @@ def test_the_order_of_feedback_does_not_matter(all_drawn: list[Any], rng: Any) -
             made += run.labels(event)
             if place % 3 == 2:
                 run.restart()
-        labels.append({**made[-1], "revision": 0, "event_id": ""})
+        labels.append({**made[-1], "revision": 0, "event_id": "", "opened_at_us": 0})  # the log's order decides these
         rng.shuffle(events)
     assert labels[0] == labels[1]
 

@@ -37,7 +37,7 @@ def feedback_record(run: FoldRun, feedback: Any) -> Any:
 
 
 def without_revision(label: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in label.items() if name not in ("revision", "event_id")}
+    return {name: value for name, value in label.items() if name not in ("revision", "event_id", "opened_at_us")}
 
 
 def test_a_trajectory_is_labelled_once_it_ended_and_all_steps_came() -> None:
@@ -247,6 +247,22 @@ def test_the_last_revision_does_not_depend_on_the_order(data: st.DataObject) -> 
     assert last_labels(batches) == expected
     revisions = [label["revision"] for outputs in batches for _, _, label in outputs if label["trajectory_id"] == "a"]
     assert revisions == list(range(1, len(revisions) + 1))
+
+
+def test_every_revision_opens_at_the_first_step_of_the_log() -> None:
+    run = label_run()
+    steps = [as_governed(step) for step in make_steps("t", 3)]
+    events = [("governed-steps", steps[1]), ("governed-steps", steps[0]), ("governed-steps", steps[2])]
+    ending = ("governed-feedback", as_governed(make_ending("t", 3)))
+    late = ("governed-feedback", as_governed(make_feedback("t", 0.0, number=1)))
+    labels = [
+        label
+        for batch in ([*events, ending], [late])
+        for _, _, label in run.feed([run.record(*each) for each in batch])
+    ]
+    assert len(labels) == 2
+    assert {label["opened_at_us"] for label in labels} == {steps[1]["occurred_at_us"]}
+    assert {label["started_at_us"] for label in labels} == {steps[0]["occurred_at_us"]}
 
 
 def last_labels(batches: list[list[tuple[str, str, Any]]]) -> dict[str, Any]:
