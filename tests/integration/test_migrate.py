@@ -246,6 +246,13 @@ def test_a_trained_trajectory_stays_trained_after_a_later_drop(tables: Client) -
     assert found == [("dropped", "stale", 1), ("trained", "", 1)]
 
 
+def test_a_decision_that_a_killed_learner_repeats_counts_once(tables: Client) -> None:
+    first = training_decision("a")
+    later = first | {"occurred_at_us": first["occurred_at_us"] + 86_400_000_000}
+    write(tables, ("training-decisions", first), ("training-decisions", later), times=2)
+    assert tables.query("SELECT count() FROM training_decisions FINAL").result_rows == [(1,)]
+
+
 def test_learner_time_splits_an_update_into_shares(tables: Client) -> None:
     seconds = {"train": 6.0, "wait": 1.0, "read": 1.0}
     undone = learner_update(event_id="undone", occurred_at_us=T0_US - 1, seconds={"train": 1.0})

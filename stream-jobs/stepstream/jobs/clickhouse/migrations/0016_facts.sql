@@ -246,14 +246,13 @@ CREATE TABLE IF NOT EXISTS training_decisions
     trained_revision Nullable(Int32) COMMENT 'Older revision that this lineage has trained on.',
     partition Int32 CODEC(T64, ZSTD(1)),
     offset Int64 CODEC(T64, ZSTD(1)),
-    job LowCardinality(String)
+    job LowCardinality(String),
+    INDEX times occurred_at TYPE minmax GRANULARITY 4
 )
-ENGINE = ReplacingMergeTree
-PARTITION BY toDate(occurred_at)
-PRIMARY KEY (tenant, toStartOfFiveMinutes(occurred_at), trajectory_id)
-ORDER BY (tenant, toStartOfFiveMinutes(occurred_at), trajectory_id, event_id, occurred_at)
-SETTINGS non_replicated_deduplication_window = 1000, ttl_only_drop_parts = 1, min_age_to_force_merge_seconds = 3600,
-    min_age_to_force_merge_on_partition_only = 1, old_parts_lifetime = 60;
+ENGINE = ReplacingMergeTree(occurred_at)
+-- A learner that was killed repeats decisions, under their event ids and at a later time: no key may contain the time.
+ORDER BY (tenant, trajectory_id, event_id)
+SETTINGS non_replicated_deduplication_window = 1000, old_parts_lifetime = 60;
 
 CREATE TABLE IF NOT EXISTS rollouts
 (
