@@ -195,6 +195,6 @@ def test_a_reward_hack_raises_an_alarm_and_the_guard_prevents_it(run: Run) -> No
             lambda chart: len(chart["broken"]) > 6 and chart["broken"][-1] < 0.1 and chart["success"][-1] > 0.6,
             "guarded",
         )
-    assert chart["broken"][0] > 0.1
+    assert max(chart["broken"][:3]) > 0.1  # a fifth at first; one point has as few as 32 trajectories
     assert chart["cap:malformed"][0] < 0.0
     assert {alarm["agent"] for alarm in run.alarms("--all")} == {"excused"}
