@@ -3,8 +3,8 @@
 The head (`saved_head.py`) has everything of constant size. Steps and feedback have an entry each, which
 `trajectory_store.py` saves and loads one by one. `steps` and `feedback` hold the loaded entries.
 
-Events come in any order and more than once. Everything derived from them (the step at an index, the closure, the label)
-depends on the set of events and not on their order. So state can be rebuilt by reading one topic after the other.
+Events come in any order and more than once. All that is derived from them (step at an index, closure, label) depends on
+their set and not on their order, but for `opened_us`. So one topic after the other can be read to rebuild state.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ class TrajectoryState:
     label_id: str = ""
     """event_id of that revision."""
     opened_us: int = 0
-    """`opened_at_us` of its labels; 0: no step has come, or an earlier release wrote the state."""
+    """`opened_at_us` of its labels: the first step's on the log; 0: none came, or an earlier release wrote it."""
     withdrawn: bool = False
     """True if that revision withdraws the label until the next closure, because later steps have come."""
 
@@ -114,12 +114,10 @@ class TrajectoryState:
         Of several results of one source event, the one under the highest policy version is the step. Of several sources
         for one index: one that supersedes the other, else one without error, else the smallest (earliest) source id.
         """
-        index = step["step_index"]
         source, version, job = origin_of(step)
         calls = [call["call_id"] for call in step["response"]["tool_calls"]]
         entry = [step["event_id"], source, version, job, step["error"] is not None, offset, calls]
-        known = self.steps.get(index)
-        # Not at the first label: which steps that has depends on timeouts and restarts.
+        known = self.steps.get(index := step["step_index"])
         if not (self.opened_us or self.indices or self.revision):
             self.opened_us = step["occurred_at_us"]
         self._update_owner(step)
@@ -391,8 +389,7 @@ class TrajectoryState:
 
     def _add_end(self, event_id: str, end: TrajectoryEnd, last: int, arrived_ms: int) -> None:
         self.ends[event_id] = [end, last]
-        earliest = min(self.end_arrived_ms or arrived_ms, arrived_ms)
-        self.end_arrived_ms = max(1, earliest)
+        self.end_arrived_ms = max(1, min(self.end_arrived_ms or arrived_ms, arrived_ms))
 
 
 def _result(entry: Mapping[str, Any]) -> tuple[int, str, str]:
