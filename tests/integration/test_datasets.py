@@ -86,8 +86,9 @@ def test_importing_a_file_or_its_exports_again_adds_nothing(
             "published": True,
         }
     counts = "SELECT count(), sum(revision), sum(steps) FROM trajectories FINAL WHERE agent = 'filed'"
+    step_count = "SELECT count() FROM steps FINAL WHERE agent = 'filed'"
     wait_for_value(lambda: ask(counts), (LINES, LINES, STEPS))
-    assert ask("SELECT count() FROM steps FINAL WHERE agent = 'filed'") == (STEPS,)
+    wait_for_value(lambda: ask(step_count), (STEPS,))
     before = label_revisions(settings)
     files = {name: tmp_path / f"{name}.out" for name in FORMAT_NAMES}
     first, *others = [exported(name, "agent = 'filed'", file) for name, file in files.items()]
@@ -100,7 +101,7 @@ def test_importing_a_file_or_its_exports_again_adds_nothing(
     again = [episode.trajectory_id for episode in first]
     wait_for_value(lambda: ask(counts), (2 * LINES, 2 * LINES, 2 * STEPS))
     assert [entry for entry in label_revisions(settings) if entry[0] in again] == before
-    assert ask("SELECT count() FROM steps FINAL WHERE agent = 'filed'") == (2 * STEPS,)
+    wait_for_value(lambda: ask(step_count), (2 * STEPS,))
 
 
 def test_exports_have_tokens_on_request_and_only_consented_trajectories(
