@@ -26,6 +26,7 @@ PROGRAMS = (
     "inference",
     "gateway",
     "console",
+    "control",
     "fleet",
     "sdk",
     OPERATOR,
@@ -41,7 +42,7 @@ _PROGRAMS_OF = {
     "replay": (OPERATOR,),
     "export": (OPERATOR,),
     "erase": (OPERATOR,),
-    "control plane": (),
+    "control plane": ("control",),
 }
 _SCHEMAS = "_schemas"
 _UNUSED_GROUP = "unused"
@@ -122,6 +123,8 @@ def _transactions(program: str, prefix: str) -> Iterator[Acl]:
     if program == "learner":  # the model's name follows
         yield Acl("transactional-id", f"{prefix}learner/", True, operations)
         yield Acl("transactional-id", f"{prefix}retention/", True, operations)
+    if program == "control":
+        yield Acl("transactional-id", f"{prefix}control", False, operations)
     if program == OPERATOR:
         yield Acl("transactional-id", f"{prefix}stepstream-", True, operations)
         yield Acl("transactional-id", f"{prefix}learner/", True, operations)

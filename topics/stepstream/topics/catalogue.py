@@ -22,6 +22,8 @@ WORKER_STATUS = "worker-status"
 ROLLOUTS = "rollouts"
 HARNESSES = "harnesses"
 DECISIONS = "decisions"
+DECISION_ACTS = "decision-acts"
+TRAINING_CONTROL = "training-control"
 CONTROL_POLICIES = "control-policies"
 APPROVALS = "approvals"
 CURATION = "curation"
@@ -172,7 +174,7 @@ _ALL = (
         "Checkpoint",
         "Published versions of models.",
         ("learner",),
-        ("inference", "learner", "store", "fleet", "SDK", "erase"),
+        ("inference", "learner", "store", "fleet", "control plane", "SDK", "erase"),
     ),
     Topic(
         TRAINING_DECISIONS,
@@ -209,16 +211,16 @@ _ALL = (
         "model",
         "Rollout",
         "Decisions which versions of a model serve its tracks.",
-        ("people",),
-        ("inference", "gateway", "learner", "store", "people", "SDK"),
+        ("control plane", "people"),
+        ("inference", "gateway", "learner", "store", "control plane", "people", "SDK"),
     ),
     _table(
         HARNESSES,
         "tenant, agent and version",
         "Harness",
         "Harness versions of agents, each with its state.",
-        ("people",),
-        ("gateway", "people"),
+        ("control plane", "people"),
+        ("gateway", "control plane", "console", "people"),
     ),
     Topic(
         DECISIONS,
@@ -226,24 +228,41 @@ _ALL = (
         "Decision",
         "Decisions of the control plane, also to hold.",
         ("control plane",),
-        ("control plane", "people"),
+        ("control plane", "console", "people"),
         partitions=1,
+    ),
+    Topic(
+        DECISION_ACTS,
+        "tenant, agent and model",
+        "DecisionAct",
+        "Ends of decisions: done, rejected, expired or failed.",
+        ("control plane",),
+        ("control plane", "console", "people"),
+        partitions=1,
+    ),
+    _table(
+        TRAINING_CONTROL,
+        "tenant and model",
+        "TrainingControl",
+        "Decisions whether the learner of a model trains, and on which tasks.",
+        ("control plane", "people"),
+        ("control plane", "learner", "fleet", "console", "people"),
     ),
     _table(
         CONTROL_POLICIES,
         "tenant and name",
         "ControlPolicy",
         "Control policies of tenants and agents.",
-        ("people",),
-        ("control plane", "people"),
+        ("console", "people"),
+        ("control plane", "console", "people"),
     ),
     Topic(
         APPROVALS,
         "decision_id",
         "Approval",
-        "Answers of people to decisions that need one.",
-        ("people",),
-        ("control plane", "people"),
+        "Answers of people to decisions that need one, and the refused ones with the reason.",
+        ("console", "control plane", "people"),
+        ("control plane", "console", "people"),
         partitions=1,
     ),
     Topic(
@@ -302,14 +321,7 @@ _ALL = (
         # A destroyed key must leave the disk soon, not when its segment is full.
         config=_PROMPT_COMPACTION | {"delete.retention.ms": str(DAY_MS)},
     ),
-    _table(
-        ERASURES,
-        "subject",
-        "Erasure",
-        "Decisions to erase a person.",
-        ("people",),
-        _OPENING,
-    ),
+    _table(ERASURES, "subject", "Erasure", "Decisions to erase a person.", ("people",), _OPENING),
     _table(
         ERASURE_PROOFS,
         "request_id",
@@ -326,14 +338,7 @@ _ALL = (
         ("people",),
         ("judge", "verify"),
     ),
-    _table(
-        API_KEYS,
-        "key_id",
-        "ApiKey",
-        "API keys of the gateway's callers, as digests.",
-        ("people",),
-        ("gateway",),
-    ),
+    _table(API_KEYS, "key_id", "ApiKey", "API keys of the gateway's callers, as digests.", ("people",), ("gateway",)),
     _table(
         KEY_USAGE,
         "key_id and gateway",

@@ -793,6 +793,8 @@ class ControlPolicy(TypedDict):
     """SHA-256 (hex) of the values in effect."""
     author: str
     """Person that applied it."""
+    frozen: bool
+    """True: the control plane starts nothing for the tenant; what runs may be taken back."""
 
 
 def new_control_policy(
@@ -805,6 +807,7 @@ def new_control_policy(
     document: str,
     hash: str,
     author: str = "",
+    frozen: bool = False,
 ) -> ControlPolicy:
     """Return a ControlPolicy with the schema's defaults."""
     return {
@@ -816,6 +819,7 @@ def new_control_policy(
         "document": document,
         "hash": hash,
         "author": author,
+        "frozen": frozen,
     }
 
 
@@ -1217,6 +1221,55 @@ def new_decision(
         "watched_until_us": watched_until_us,
         "undo": undo,
         "detectable_effect": detectable_effect,
+    }
+
+
+class DecisionAct(TypedDict):
+    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant of the agent."""
+    agent: str
+    """Name of the agent; with tenant and model the key of the record."""
+    model: str
+    """Model of the agent."""
+    decision_id: str
+    """Id of the decision."""
+    state: str
+    """`done`, `rejected`, `expired` or `failed`."""
+    description: str
+    """Act, in words; empty: nothing was done."""
+    reason: str
+    """Reason for the state."""
+
+
+def new_decision_act(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    agent: str,
+    model: str,
+    decision_id: str,
+    state: str,
+    tenant: str = "default",
+    description: str = "",
+    reason: str = "",
+) -> DecisionAct:
+    """Return a DecisionAct with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "agent": agent,
+        "model": model,
+        "decision_id": decision_id,
+        "state": state,
+        "description": description,
+        "reason": reason,
     }
 
 
@@ -2946,6 +2999,51 @@ def new_trace_export(
         "signal": signal,
         "payload": payload,
         "consent_ceiling": consent_ceiling,
+    }
+
+
+class TrainingControl(TypedDict):
+    """Decision whether the learner of a model trains, and on which tasks. The newest of a tenant and model is in force."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant; with the model the key of the record."""
+    model: str
+    """Name of the model."""
+    paused: bool
+    """True: the learner starts no update and publishes no version."""
+    task_weights: dict[str, float]
+    """Weight of each task family in the training fleet's sampling, 0 or more; empty: equal. A family that is not named has weight 1."""
+    reason: str
+    """Reason for the decision."""
+    decision_id: str
+    """Id of the control plane's decision; empty: a person decided."""
+
+
+def new_training_control(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    model: str,
+    tenant: str = "default",
+    paused: bool = False,
+    task_weights: dict[str, float] | None = None,
+    reason: str = "",
+    decision_id: str = "",
+) -> TrainingControl:
+    """Return a TrainingControl with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "model": model,
+        "paused": paused,
+        "task_weights": task_weights if task_weights is not None else {},
+        "reason": reason,
+        "decision_id": decision_id,
     }
 
 
