@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -35,6 +36,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def reached_by_tls(address: str) -> bool:
+    """Return True if a request to this address is encrypted, or stays on this machine."""
+    return address.startswith("https://") or is_loopback(urlsplit(address).hostname or "")
 
 
 def _check_addresses(text: str) -> str:

@@ -1,11 +1,14 @@
 """Settings of the embedded stack: its services, the console, inference workers, the fleet and the demo."""
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import SecretStr
+from pydantic import SecretStr, model_validator
 
-from stepstream.config.base import HttpAddress, OptionalHttpAddress, Port, Section, setting
+from stepstream.config.base import HttpAddress, OptionalHttpAddress, Port, Section, reached_by_tls, setting
+
+_ROLE_RULE = re.compile(r".+=(viewer|operator|admin)")
 
 
 class StoreSettings(Section):
@@ -71,6 +74,44 @@ class ConsoleSettings(Section):
         "Secret that signs sessions; never printed. Empty: a random one, created once in `DATA/secrets`. Several "
         "consoles behind one address need the same.",
     )
+    oidc_issuer: OptionalHttpAddress = setting(
+        "",
+        "OpenID Connect provider where people log in, as https://login.example/realms/main; needs `console.login`. "
+        "Empty: local users only.",
+    )
+    oidc_client_id: str = setting("", "The console's client id at the provider.")
+    oidc_client_secret: SecretStr = setting(
+        SecretStr(""), "The console's secret at the provider; never printed. Empty: a public client, with PKCE alone."
+    )
+    oidc_scopes: list[str] = setting(
+        ["openid", "profile", "email"], "Scopes to ask for, separated by commas; `openid` is one of them."
+    )
+    oidc_name_claim: str = setting("preferred_username", "Claim with a person's name for display and audit.")
+    oidc_role_claim: str = setting(
+        "roles", "Claim with a person's roles, a text or a list; dots lead into objects, as `realm_access.roles`."
+    )
+    oidc_roles: list[str] = setting(
+        [],
+        "Role for values of `console.oidc_role_claim`, as `VALUE=ROLE`, separated by commas; the greatest counts, and "
+        "nobody without one gets in. Empty: the values viewer, operator and admin.",
+    )
+    oidc_tenant_claim: str = setting(
+        "",
+        "Claim with a person's only tenant, `*` for all; nobody without it gets in. Empty: all who log in see all "
+        "tenants.",
+    )
+
+    @model_validator(mode="after")
+    def _check_oidc(self) -> Self:
+        if not self.oidc_issuer:
+            return self
+        if not self.login or not self.oidc_client_id or "openid" not in self.oidc_scopes:
+            raise ValueError("oidc_issuer needs login, oidc_client_id, and openid among oidc_scopes")
+        if not reached_by_tls(self.oidc_issuer):
+            raise ValueError("oidc_issuer must begin with https://, except on this machine")
+        if wrong := [rule for rule in self.oidc_roles if not _ROLE_RULE.fullmatch(rule)]:
+            raise ValueError(f"oidc_roles has VALUE=ROLE with viewer, operator or admin, not {wrong[0]}")
+        return self
 
 
 class StackSettings(Section):

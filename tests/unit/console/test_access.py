@@ -192,3 +192,15 @@ def test_without_login_only_this_machine_reaches_the_console() -> None:
     for host in ("0.0.0.0", "::", "10.0.0.1", "console"):
         with pytest.raises(Fatal, match="STEPSTREAM_CONSOLE_LOGIN"):
             check_access(ConsoleSettings(host=host))
+
+
+def test_a_session_of_the_provider_ends_with_its_settings() -> None:
+    provider = {"oidc_issuer": "https://login.example", "oidc_client_id": "console"}
+    console = Console(user("oidc:ada", "admin"), **provider)
+    ada = User("oidc:ada", "operator", "acme")
+    cookie = console.gate.begin_oidc(ada)
+    assert console.gate.user_of(console.request(cookie)) == ada
+    for changed in ({}, provider | {"oidc_role_claim": "groups"}, provider | {"oidc_tenant_claim": "org"}):
+        assert Console(**changed).gate.user_of(console.request(cookie)) is None
+    console.clock.now += 13 * 3600
+    assert console.gate.user_of(console.request(cookie)) is None

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -16,10 +17,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stepstream.config import Settings
+from stepstream.config.secrets import console_session_key
 from stepstream.core.metrics.services import CONSOLE_ANSWERS
 from stepstream.services.console.access.audit import run_action
 from stepstream.services.console.access.gate import Gate, Refused
 from stepstream.services.console.access.login import session_routes
+from stepstream.services.console.access.oidc import OidcClient
+from stepstream.services.console.access.oidc_login import oidc_routes, redirect_uri
 from stepstream.services.console.api import ENDPOINTS
 from stepstream.services.console.endpoints import Answer, BadRequest, Call, Endpoint, Services
 from stepstream.services.console.event_log import EventLog, LogUnavailable
@@ -42,6 +46,8 @@ def build_app(settings: Settings) -> Any:
     users = Table(settings, CONSOLE_USERS) if settings.console.login else None
     gate = Gate(settings, lambda: users.items() if users is not None and users.current else None)
     changes = Changes(store)
+    config = settings.console
+    oidc = OidcClient(config, redirect_uri(config), console_session_key(settings)) if config.oidc_issuer else None
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -65,7 +71,8 @@ def build_app(settings: Settings) -> Any:
                 Route("/health", _health),
                 Route("/ready", _health),  # the page itself shows that the store is away
                 Route("/metrics", _metrics),
-                *session_routes(gate, services.log),
+                *session_routes(gate, services.log, provider=urlsplit(config.oidc_issuer).netloc),
+                *(oidc_routes(gate, oidc, services.log) if oidc is not None else ()),
                 Route("/api/events", events),
                 *(_route(endpoint, services, gate) for endpoint in ENDPOINTS),
                 Mount("/static", StaticFiles(directory=STATIC)),

@@ -8,11 +8,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stepstream.config import Settings
+from stepstream.config import ConsoleSettings, Settings
 from stepstream.config.secrets import console_session_key
 from stepstream.services.console.access.attempts import Attempts
 from stepstream.services.console.access.passwords import is_password
-from stepstream.services.console.access.sessions import action_token, credential_of, new_session, sign, verify
+from stepstream.services.console.access.sessions import (
+    Session,
+    action_token,
+    credential_of,
+    new_session,
+    sign,
+    verify,
+)
 from stepstream.services.console.endpoints import Endpoint
 from stepstream.services.console.users import LOCAL, User, role_of
 from stepstream.topics.events import ConsoleUser
@@ -41,8 +48,9 @@ class Gate:
         self.requires_login = settings.console.login
         self._key = console_session_key(settings)
         self._seconds = settings.console.session_hours * 3600
-        self._is_secure = settings.console.public_url.startswith("https://")
-        self._cookie = "__Host-stepstream" if self._is_secure else "stepstream"
+        self.is_secure = settings.console.public_url.startswith("https://")
+        self._cookie = "__Host-stepstream" if self.is_secure else "stepstream"
+        self._oidc_credential = _oidc_credential(settings.console)
         self._users = users
         self._clock = clock
         self._attempts = Attempts()
@@ -52,7 +60,11 @@ class Gate:
         if not self.requires_login:
             return LOCAL
         session = verify(request.cookies.get(self._cookie, ""), self._key, self._clock())
-        return None if session is None else self._known(session.name, session.credential)
+        if session is None:
+            return None
+        if session.role:
+            return self._user_of_provider(session)
+        return self._known(session.name, session.credential)
 
     def token_of(self, request: Request) -> str:
         """Return the token that the actions of this request's session must carry."""
@@ -102,15 +114,15 @@ class Gate:
             self._attempts.fail(name, now)
             raise Refused(401, "name or password is wrong")
         self._attempts.succeed(name)
-        return self.begin(name, _credential(record))
+        return sign(new_session(name, _credential(record), self._ends_at()), self._key)
+
+    def begin_oidc(self, user: User) -> str:
+        """Return the cookie of a new session of a user whom the OpenID Connect provider has logged in."""
+        return sign(new_session(user.name, self._oidc_credential, self._ends_at(), user.role, user.tenant), self._key)
 
     def is_user(self, name: str) -> bool:
         """Return True if there is a local user of this name."""
         return name in (self._users() or {})
-
-    def begin(self, name: str, credential: str) -> str:
-        """Return the cookie of a new session."""
-        return sign(new_session(name, credential, self._clock() + self._seconds), self._key)
 
     def set_cookie(self, response: Response, cookie: str) -> None:
         """Let the browser keep a session; an empty cookie ends it."""
@@ -118,10 +130,19 @@ class Gate:
             "path": "/",
             "httponly": True,
             "samesite": "strict",
-            "secure": self._is_secure,
+            "secure": self.is_secure,
             "max_age": round(self._seconds) if cookie else 0,
         }
         response.set_cookie(self._cookie, cookie, **options)
+
+    def _ends_at(self) -> float:
+        return self._clock() + self._seconds
+
+    def _user_of_provider(self, session: Session) -> User | None:
+        role = role_of(session.role)
+        if not self._oidc_credential or not hmac.compare_digest(session.credential, self._oidc_credential):
+            return None
+        return None if role is None else User(session.name, role, session.tenant)
 
     def _known(self, name: str, credential: str) -> User | None:
         record = (self._users() or {}).get(name)
@@ -129,6 +150,15 @@ class Gate:
             return None
         role = role_of(record["role"])
         return None if role is None else User(name, role, record["tenant"])
+
+
+def _oidc_credential(config: ConsoleSettings) -> str:
+    """Return a digest of the settings that give access; empty: there is no provider."""
+    if not config.oidc_issuer:
+        return ""
+    return credential_of(
+        config.oidc_issuer, config.oidc_client_id, config.oidc_role_claim, config.oidc_roles, config.oidc_tenant_claim
+    )
 
 
 def _credential(record: ConsoleUser) -> str:

@@ -18,13 +18,14 @@ log = logging.getLogger(__name__)
 _LONGEST_NAME = 100
 
 
-def session_routes(gate: Gate, event_log: EventLog) -> list[Route]:
-    """Return the routes of the session."""
+def session_routes(gate: Gate, event_log: EventLog, *, provider: str) -> list[Route]:
+    """Return the routes of the session; `provider` is the host of the OpenID Connect provider, empty without one."""
 
     async def session(request: Request) -> Response:
         user = gate.user_of(request)
         shown = user and {"name": user.name, "role": user.role, "tenant": user.tenant}
-        return json_response({"user": shown, "csrf": gate.token_of(request), "login": gate.requires_login})
+        answer = {"user": shown, "csrf": gate.token_of(request), "login": gate.requires_login, "provider": provider}
+        return json_response(answer)
 
     async def log_in(request: Request) -> Response:
         try:

@@ -1,7 +1,8 @@
 """Sign and check sessions: the value of the cookie, and the token that each action must carry.
 
 A session is a signed statement of the console, so several consoles behind one address share them. It names the digest
-of the user's credential: a new password or another role ends the sessions of before.
+of the user's credential: a new password or another role ends the sessions of before. The session of a user of an
+OpenID Connect provider carries role and tenant itself, and ends when the provider's settings change.
 """
 
 import base64
@@ -21,21 +22,24 @@ class Session:
 
     name: str
     credential: str
-    """`credential_of` the user's record."""
+    """Digest of the user's record, or of the settings of the OpenID Connect provider."""
     ends_at: float
     """Seconds since the Unix epoch."""
     nonce: str
+    role: str = ""
+    """Of a user of the provider; empty: a local user, whose record has it."""
+    tenant: str = ""
+    """Of a user of the provider."""
 
 
-def new_session(name: str, credential: str, ends_at: float) -> Session:
+def new_session(name: str, credential: str, ends_at: float, role: str = "", tenant: str = "") -> Session:
     """Return a new session."""
-    return Session(name, credential, ends_at, secrets.token_urlsafe(12))
+    return Session(name, credential, ends_at, secrets.token_urlsafe(12), role, tenant)
 
 
-def credential_of(role: str, tenant: str, password_digest: str) -> str:
-    """Return a digest that changes with the user's role, tenant or password."""
-    parts = orjson.dumps([role, tenant, password_digest])
-    return hashlib.sha256(parts).hexdigest()[:32]
+def credential_of(*parts: object) -> str:
+    """Return a digest that changes with any of these values."""
+    return hashlib.sha256(orjson.dumps(parts)).hexdigest()[:32]
 
 
 def sign(session: Session, key: bytes) -> str:

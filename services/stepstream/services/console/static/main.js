@@ -147,7 +147,7 @@ async function start() {
   if (user === null) {
     const { drawLogin } = await import("./login.js");
     drawFrame();
-    drawLogin(main);
+    drawLogin(main, session.provider);
     return;
   }
   onRoute(open);
