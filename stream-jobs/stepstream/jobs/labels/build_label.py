@@ -1,6 +1,6 @@
 """Build the label of a closed trajectory. Pure: equal inputs give equal bytes."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from stepstream.jobs.curation.quality import kept_out, quality_flags
 from stepstream.jobs.curation.signature import signature
@@ -8,7 +8,7 @@ from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.labels.conversations import build_conversations
 from stepstream.jobs.labels.demonstrations import choose_demonstrations
 from stepstream.jobs.labels.sequences import join_sequences
-from stepstream.jobs.labels.tool_results import attach_tool_results
+from stepstream.jobs.labels.tool_results import attach_tool_errors, attach_tool_results
 from stepstream.jobs.rewards.counted_feedback import CountedFeedback
 from stepstream.jobs.rewards.spec import VersionedSpec
 from stepstream.jobs.rewards.terms import components, returns_to_go, reward_of, success
@@ -39,6 +39,7 @@ def build_label(
     steps: Sequence[Step],
     counted: CountedFeedback,
     demonstrations: Sequence[Feedback],
+    tool_errors: Mapping[str, str],
     *,
     versioned: VersionedSpec,
     policy: TrajectoryPolicy,
@@ -60,6 +61,7 @@ def build_label(
         steps: governed steps in order of their index, at least one.
         counted: feedback that counts for the reward.
         demonstrations: feedback that demonstrates responses and was not retracted.
+        tool_errors: error class by id of the tool call, as feedback reports it.
         versioned: the reward specification.
         policy: consent, and the quality rules of the tenant.
         hold_reasons: reasons of curation decisions that exclude it from training.
@@ -84,6 +86,7 @@ def build_label(
     outcome = success(spec, terms)
     joined = join_sequences(steps)
     calls = attach_tool_results(steps)
+    attach_tool_errors(calls, tool_errors)
     users = list(dict.fromkeys(step["user"] for step in steps if step["user"]))
     demonstrated = choose_demonstrations(steps, demonstrations, users)
     consents = [

@@ -4,6 +4,8 @@ from typing import Any
 
 from stepstream.topics.events import Feedback, Step
 
+TOOL_ERROR = "tool_error"
+"""Name of feedback that a tool call failed."""
 _ADDED_FIELDS = {"arrived": 0, "producer": None, "demonstrates": False, "tenant": None, "call": None}
 """Fields of signals that the states of earlier releases lack, with their defaults."""
 
@@ -52,7 +54,15 @@ def signal_of(feedback: Feedback, first_ms: int) -> dict[str, Any]:
         "consent": feedback["consent"],
         "arrived": first_ms,
         "demonstrates": bool(feedback["demonstration"]),
+        "error": _error_class(feedback),
     }
+
+
+def _error_class(feedback: Feedback) -> str | None:
+    """Return the error class of feedback that a tool call failed; None for other feedback."""
+    if feedback["name"] != TOOL_ERROR or feedback["tool_call_id"] is None:
+        return None
+    return feedback["category"] or feedback["comment"] or "error"
 
 
 def add_missing_fields(signal: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Publish the label of a trajectory: a new revision whenever its inputs change."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepstream.crypto.sealing import is_erased
@@ -9,6 +9,7 @@ from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.build_label import REOPENED, build_label, without_content
 from stepstream.jobs.labels.demonstrations import unretracted_demonstrations
 from stepstream.jobs.labels.state import LabelState
+from stepstream.jobs.labels.tool_results import reported_errors
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.rewards.counted_feedback import CountedFeedback, count_feedback
 from stepstream.jobs.rewards.spec import VersionedSpec
@@ -48,7 +49,9 @@ class LabelPublisher:
         counted = count_feedback(versioned.spec, trajectory.signals, trajectory.closed_ms)
         demonstrations = unretracted_demonstrations(trajectory.feedback.values())
         given_up = _given_up(trajectory, versioned, counted)
-        other_inputs = policy.inputs() | _decisions(trajectory, given_up, [signal["id"] for signal in demonstrations])
+        errors = reported_errors(trajectory.signals)
+        demonstrated = [signal["id"] for signal in demonstrations]
+        other_inputs = policy.inputs() | _decisions(trajectory, given_up, demonstrated, errors)
         if not trajectory.is_closed:
             other_inputs[REOPENED] = True
         digest = trajectory.inputs_digest(versioned.identity, counted.signals, other_inputs)
@@ -60,7 +63,7 @@ class LabelPublisher:
             return
         sources = (signal["source_id"] for signal in demonstrations)
         feedback = self._state.demonstrations(name, sources, changes)
-        self._emit(trajectory, steps, feedback, digest, versioned, counted, given_up, policy, out)
+        self._emit(trajectory, steps, feedback, errors, digest, versioned, counted, given_up, policy, out)
         self._state.release_steps(name, trajectory)
 
     def _erase(self, name: bytes, trajectory: TrajectoryState, changes: Changes, out: Outputs) -> None:
@@ -74,13 +77,14 @@ class LabelPublisher:
             return
         versioned = self._specs.of(trajectory.environment, trajectory.agent)
         counted = count_feedback(versioned.spec, [], trajectory.closed_ms)
-        self._emit(trajectory, steps, [], digest, versioned, counted, [], TrajectoryPolicy(consent="none"), out)
+        self._emit(trajectory, steps, [], {}, digest, versioned, counted, [], TrajectoryPolicy(consent="none"), out)
 
     def _emit(
         self,
         trajectory: TrajectoryState,
         steps: list[Step],
         demonstrations: list[Feedback],
+        tool_errors: Mapping[str, str],
         digest: str,
         versioned: VersionedSpec,
         counted: CountedFeedback,
@@ -94,6 +98,7 @@ class LabelPublisher:
             steps,
             counted,
             demonstrations,
+            tool_errors,
             versioned=versioned,
             policy=policy,
             hold_reasons=trajectory.hold_reasons,
@@ -128,13 +133,19 @@ def _given_up(trajectory: TrajectoryState, versioned: VersionedSpec, counted: Co
     return [component for component in missing if component in trajectory.given_up]
 
 
-def _decisions(trajectory: TrajectoryState, given_up: Sequence[str], demonstrations: Sequence[str]) -> dict[str, Any]:
+def _decisions(
+    trajectory: TrajectoryState,
+    given_up: Sequence[str],
+    demonstrations: Sequence[str],
+    tool_errors: Mapping[str, str],
+) -> dict[str, Any]:
     """Return the inputs beside steps, feedback and policy. Defaults are left out, so that old digests stay valid."""
     decisions = {
         "held": trajectory.hold_reasons,
         "released": bool(trajectory.released),
         "given_up": list(given_up),
         "demonstrations": list(demonstrations),
+        "tool_errors": dict(tool_errors),
         # Earlier releases sealed labels of several users under the key of one: they need a new revision.
         "shared": len(trajectory.users) > 1,
     }

@@ -6,8 +6,10 @@ belongs to the latest step that made this exact call. Otherwise it stays a messa
 to a call that did not cause it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from stepstream.jobs.rewards.counted_feedback import unretracted
 from stepstream.topics.events import Step, ToolCall
 from stepstream.topics.step_contexts import shared_step
 
@@ -15,8 +17,8 @@ from stepstream.topics.step_contexts import shared_step
 def attach_tool_results(steps: Sequence[Step]) -> list[list[ToolCall]]:
     """Return the tool calls of each step with their results. A result that is already recorded stays.
 
-    The first of several results for one call counts. Errors stay as recorded: a message does not say if its tool
-    failed.
+    The first of several results for one call counts. Errors stay as recorded (`attach_tool_errors` adds those that
+    feedback reports): a message does not say if its tool failed.
 
     Args:
         steps: the trajectory's steps in order of their index; gaps are allowed.
@@ -43,6 +45,23 @@ def attach_tool_results(steps: Sequence[Step]) -> list[list[ToolCall]]:
             if caller is not None:
                 _set_result(calls[caller], name, message["content"])
     return calls
+
+
+def reported_errors(signals: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Return the error class of each tool call that feedback reports as failed, by its id; the newest report counts.
+
+    Signals that earlier releases saved have no error.
+    """
+    ordered = sorted(signals, key=lambda signal: (signal["at"], signal["id"]))
+    return {signal["call"]: signal["error"] for signal in unretracted(ordered) if signal.get("error") is not None}
+
+
+def attach_tool_errors(calls: Iterable[Iterable[ToolCall]], errors: Mapping[str, str]) -> None:
+    """Set the errors of `reported_errors` on the calls without an error of their own."""
+    for made in calls:
+        for call in made:
+            if call["error"] is None:
+                call["error"] = errors.get(call["call_id"])
 
 
 def _made_by(call: ToolCall, callers: Sequence[int], before: int, steps: Sequence[Step]) -> int | None:

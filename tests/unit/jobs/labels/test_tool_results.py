@@ -4,7 +4,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_records import make_steps
+from label_runs import FEEDBACK, STEPS, Run, governed
+from stream_records import make_ending, make_feedback, make_steps
 
 from stepstream.jobs.labels.tool_results import attach_tool_results
 from stepstream.topics.events import Message, Step, new_message, new_tool_call
@@ -34,6 +35,23 @@ def result(call: str, content: str) -> Message:
 
 def results(steps: list[Step]) -> list[list[str | None]]:
     return [[call["result"] for call in calls] for calls in attach_tool_results(steps)]
+
+
+def test_feedback_reports_the_error_of_a_call() -> None:
+    """An agent behind the gateway has no other way: a chat message does not say if its tool failed."""
+    run = Run()
+    steps = [step(0, [asks()], "a", "b"), step(1, [result("a", "?"), result("b", "2")], shared=2)]
+    failed = make_feedback("t", None, number=1, name="tool_error", category="timeout", tool_call_id="a")
+    events = [(STEPS, governed(one)) for one in steps] + [(FEEDBACK, governed(failed))]
+    [label] = run.labels(*events, (FEEDBACK, governed(make_ending("t", 2))))
+    assert [call["error"] for call in label["steps"][0]["tool_calls"]] == ["timeout", None]
+    assert [(use["calls"], use["errors"]) for use in label["tools"]] == [(2, 1)]
+
+    late = make_feedback("t", None, number=2, name="tool_error", comment="Refused", tool_call_id="b")
+    [label] = run.labels((FEEDBACK, governed(late)))
+    assert [call["error"] for call in label["steps"][0]["tool_calls"]] == ["timeout", "Refused"]
+    [label] = run.labels((FEEDBACK, governed(make_feedback("t", None, number=3, retracts=late["event_id"]))))
+    assert [call["error"] for call in label["steps"][0]["tool_calls"]] == ["timeout", None]
 
 
 def test_parallel_calls_are_answered_by_id_in_any_order() -> None:
