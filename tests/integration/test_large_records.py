@@ -1,4 +1,4 @@
-"""Steps of 2 MB come through the gateway governed, two tenants apart; an erasure and a sweep remove their objects."""
+"""Steps of 2 MB come in by every way, two tenants apart; an erasure and a sweep remove their objects."""
 
 import base64
 import random
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from gateway_fixtures import write_key
 from scripted_upstream import ScriptedUpstream
@@ -15,6 +16,7 @@ from stack_world import World
 from stream_records import make_steps
 from waiting import TIMEOUT_S, wait_until
 
+from stepstream import sdk
 from stepstream.config import Settings
 from stepstream.crypto.content_store import tenant_folder
 from stepstream.crypto.sealing import is_erased
@@ -30,7 +32,10 @@ WORDS = "the quick brown fox " * 100_000
 """2 MB."""
 SECRET = {"first": "walnut-4711", "second": "saffron-0815"}
 IMAGE = base64.b64encode(random.Random(7).randbytes(1_500_000)).decode()
-NAMES = ("answer", "tool-result", "image")
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+NAMES = ("answer", "tool-result", "image", "sdk", TRACE)
+TOKENS = WORDS[:150_000]
+"""Text of as many tokens: their ids and log-probabilities make the record large, not the text."""
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +43,16 @@ def stack(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     with ScriptedUpstream() as upstream:
-        upstream.tokens = False
-        upstream.reply = lambda request: f"{WORDS} {MAIL}" if request["messages"][-1]["content"] == "long" else "noted"
+
+        def reply(request: dict[str, Any]) -> str:
+            wanted = str(request["messages"][-1]["content"])
+            upstream.tokens = wanted == "tokens"
+            return {"long": f"{WORDS} {MAIL}", "tokens": TOKENS}.get(wanted, "noted")
+
+        upstream.reply = reply
         settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("large")))
         gateway = {"upstreams": [upstream.url], "find_workers": False}
-        with Stack(with_settings(settings, gateway=gateway), PROCESSES) as running:
+        with Stack(with_settings(settings, gateway=gateway, otlp={"grace_s": 0.1}), PROCESSES) as running:
             yield running
 
 
@@ -51,12 +61,13 @@ def world(stack: Stack) -> Iterator[World]:
     with World(stack.settings) as opened:
         for tenant in SECRET:
             call_every_way(opened, tenant)
+            use_sdk(opened, tenant)
         yield opened
 
 
 def call_every_way(world: World, tenant: str) -> None:
-    """Record a large answer, a large tool result and an image as one tenant, under names that the other uses too."""
-    key = write_key(world.settings, tenant=tenant, scopes=["calls"], consent="train")
+    """Record large steps through the gateway as one tenant, under names that the other uses too."""
+    key = write_key(world.settings, tenant=tenant, scopes=["calls", "otlp"], consent="train")
     url = f"http://127.0.0.1:{world.settings.gateway.port}"
     with httpx.Client(base_url=url, timeout=TIMEOUT_S, headers={"x-stepstream-key": key}) as client:
         wait_until(lambda: client.get("/v1/models").status_code not in (401, 503))
@@ -77,6 +88,42 @@ def call_every_way(world: World, tenant: str) -> None:
         content = [{"type": "text", "text": MAIL}, image]
         shown = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": content}]}
         post("/v1/messages", "image", max_tokens=9, system=SECRET[tenant], messages=[used, shown])
+        post("/v1/chat/completions", "tokens", messages=[secret, {"role": "user", "content": "tokens"}])
+        assert client.post("/v1/traces", json=trace(SECRET[tenant])).status_code == 200
+
+
+def trace(secret: str) -> dict[str, Any]:
+    """Return the export of one large call."""
+    sent = [{"role": "user", "parts": [{"type": "text", "content": secret}]}]
+    got = [{"role": "assistant", "parts": [{"type": "text", "content": f"{WORDS} {MAIL}"}], "finish_reason": "stop"}]
+    values = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "demo",
+        "gen_ai.input.messages": orjson.dumps(sent).decode(),
+        "gen_ai.output.messages": orjson.dumps(got).decode(),
+        "user.id": "ada",
+    }
+    span = {
+        "traceId": TRACE,
+        "spanId": "b7ad6b7169203331",
+        "name": "chat demo",
+        "startTimeUnixNano": str(now_us() * 1000),
+        "endTimeUnixNano": str(now_us() * 1000 + 1),
+        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in values.items()],
+    }
+    return {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+
+
+def use_sdk(world: World, tenant: str) -> None:
+    """Record one large step by the SDK."""
+    sdk.configure(world.settings)
+    try:
+        opened = sdk.trajectory(agent="a", trajectory_id="sdk", tenant=tenant, user="ada", consent="train")
+        with opened as trajectory, trajectory.step([SECRET[tenant]], model="demo") as step:
+            step.response(f"{WORDS} {MAIL}")
+        assert sdk.flush(TIMEOUT_S) == 0
+    finally:
+        sdk.close()
 
 
 def steps(world: World, tenant: str, topic: str = "governed-steps") -> dict[str, Any]:
@@ -103,10 +150,15 @@ def claims(world: World, tenant: str) -> set[str]:
 
 
 def test_large_steps_arrive_governed_and_redacted(world: World) -> None:
-    wait_until(lambda: steps(world, "first").keys() == set(NAMES) == steps(world, "second").keys())
+    everything = {*NAMES, "tokens"}
+    wait_until(lambda: steps(world, "first").keys() == everything == steps(world, "second").keys())
     for tenant in SECRET:
         found = steps(world, tenant)
-        assert len(found["answer"]["response"]["content"]) > 2_000_000
+        tokens = found.pop("tokens")
+        assert (tokens["fidelity"], len(tokens["response_token_ids"])) == ("token", len(TOKENS) + 1)
+        assert len(tokens["response_logprobs"]) == len(TOKENS) + 1
+        for name in ("answer", "sdk", TRACE):
+            assert len(found[name]["response"]["content"]) > 2_000_000, name
         assert len(found["tool-result"]["messages"][-1]["content"]) > 2_000_000
         assert IMAGE in str(found["image"]["messages"])
         for name, step in found.items():
@@ -143,7 +195,9 @@ def test_a_missing_object_makes_a_dead_letter(world: World) -> None:
 def test_an_erasure_removes_the_persons_objects_alone(world: World) -> None:
     kept = objects(world, "second")
     done = world.run_json("erase", "--subject", "ada", "--tenant", "first")
-    assert done["objects_removed"] >= 6
+    assert done["objects_removed"] >= 2 * len(NAMES), "a raw and a governed one for each step"
+    [proof] = world.run_json("erasures", "show", done["request_id"])
+    assert proof["objects_removed"] == done["objects_removed"]
     assert objects(world, "first") == set()
     assert objects(world, "second") == kept
     assert all(map(is_erased, steps(world, "first").values()))

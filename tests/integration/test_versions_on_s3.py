@@ -10,12 +10,17 @@ import pytest
 import s3fs
 import torch
 from s3_server import BUCKET, SECRET, S3Server
+from stack_fixtures import with_settings
 from version_lineage import Lineage, published_weights
 
+from stepstream.config import Settings
 from stepstream.core.object_store import open_file, remove, upload
+from stepstream.crypto.content_store import ContentStore
+from stepstream.jobs.erasure.content_objects import remove_objects
 from stepstream.jobs.runtime.log_reader import Committed
 from stepstream.jobs.runtime.snapshot_manifest import SnapshotRefused
 from stepstream.jobs.runtime.snapshot_store import GRACE_MS, SnapshotStore
+from stepstream.topics.codec import ContentUnavailable, Malformed, MissingContent
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import VersionRejected
@@ -236,6 +241,37 @@ def test_a_snapshot_of_state_is_stored_refused_if_damaged_and_removed(server: S3
         server.client().pipe_file(path, b"damaged")
     with pytest.raises(SnapshotRefused, match="has 7 bytes"):
         other.fetch(newest, restored)
+
+
+def test_content_of_large_records_is_stored_read_once_and_removed(server: S3Server) -> None:
+    settings = with_settings(Settings(), large_records={"store": f"s3://{BUCKET}/large-records"})
+    store, content = ContentStore(settings), b"a large answer" * 100_000
+    claim = store.write("acme", content)
+    assert store.write("acme", content) == claim
+    assert server.client().find(f"{BUCKET}/large-records") == [f"{BUCKET}/large-records/{claim['path']}"]
+    assert store.read("acme", claim) == content
+    with pytest.raises(Malformed, match="not one of its tenant's"):
+        store.read("other", claim)
+
+    server.client().pipe_file(f"{BUCKET}/large-records/{claim['path']}", content[:-1] + b"x")
+    with pytest.raises(Malformed, match="changed or cut"):
+        store.read("acme", claim)
+    remove_objects(settings, [claim["path"], claim["path"]])
+    assert server.client().find(f"{BUCKET}/large-records") == []
+    with pytest.raises(MissingContent):
+        store.read("acme", claim)
+
+
+def test_a_store_of_large_records_that_refuses_makes_them_wait(
+    server: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    store = ContentStore(with_settings(Settings(), large_records={"store": f"s3://{BUCKET}/refused"}))
+    claim = store.write("acme", b"content")
+    use(environment, server.environment(secret=WRONG_SECRET))
+    for call in (lambda: store.write("acme", b"more"), lambda: store.read("acme", claim)):
+        with pytest.raises(ContentUnavailable, match="a large record waits") as raised:
+            call()
+        assert WRONG_SECRET not in str(raised.value)
 
 
 def test_retention_removes_the_objects(server: S3Server, tmp_path: Path) -> None:

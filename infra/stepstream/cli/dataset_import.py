@@ -57,6 +57,7 @@ def read_episodes(
     """
     form = FORMATS["rlds" if name == "parquet" else name]
     digests: dict[int, int] = {}
+    tenants: dict[str, str] = {}
     for line in _lines(path, name):
         if line.error is not None:
             yield RejectedDocument(line.line, line.error)
@@ -66,6 +67,8 @@ def read_episodes(
                 check_episode(episode)
                 if not episode.has_extension:
                     _check_unique_id(episode, digests)
+                elif tenant is not None:
+                    _check_one_tenant(episode, tenants)
                 _override(episode, origin, tenant, agent)
                 yield AcceptedEpisode(line.line, episode)
         except InvalidDocument as error:
@@ -109,6 +112,21 @@ def _check_unique_id(episode: Episode, digests: dict[int, int]) -> None:
             f"the file has another trajectory with the id {episode.trajectory_id}: give each trajectory its own id, "
             "or none"
         )
+
+
+def _check_one_tenant(episode: Episode, tenants: dict[str, str]) -> None:
+    """Check that the file has this id of one tenant only, before another tenant replaces it, and record the tenant.
+
+    Raises:
+        InvalidDocument: an earlier trajectory of another tenant has this id, so that their events would mix.
+    """
+    for _, record in _records(episode):
+        first = tenants.setdefault(episode.trajectory_id, record["tenant"])
+        if first != record["tenant"]:
+            raise InvalidDocument(
+                f"the file has the trajectory {episode.trajectory_id} of tenant {record['tenant']} and tenant {first}: "
+                "import them without --tenant, or one tenant's file at a time"
+            )
 
 
 class Importer:

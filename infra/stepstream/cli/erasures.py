@@ -97,7 +97,10 @@ def _print(proof: Any) -> None:
 def _summary(proof: Any) -> str:
     unreadable, deleted = (sum(one["records"] for one in proof[name]) for name in ("made_unreadable", "deleted"))
     rows = sum(proof["rows_deleted"].values())
-    return f"{unreadable} records unreadable, {deleted} deleted, {rows} rows, {proof['keys_destroyed']} keys"
+    return (
+        f"{unreadable} records unreadable, {deleted} deleted, {rows} rows, {proof['objects_removed']} objects, "
+        f"{proof['keys_destroyed']} keys"
+    )
 
 
 def _read() -> list[Any]:

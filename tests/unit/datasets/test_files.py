@@ -171,6 +171,29 @@ def test_different_trajectories_under_one_id_are_rejected(tmp_path: Path) -> Non
     ]
 
 
+def test_two_tenants_trajectories_of_one_name_stay_apart_in_a_file(tmp_path: Path) -> None:
+    """An export has both. They are imported for their own tenants; for one tenant, the second would join the first."""
+    lines = []
+    for tenant in ("acme", "shop"):
+        origin = Origin(dataset="d", at_us=1_760_000_000_000_000, consent="analyse", tenant=tenant)
+        messages = [{"role": "user", "content": f"Hi {tenant}"}, {"role": "assistant", "content": "Hello"}]
+        [episode] = FORMATS["chat"].read({"id": "session-1", "messages": messages}, origin)
+        lines += [orjson.dumps(document) for document in FORMATS["chat"].write(episode)]
+    file = tmp_path / "f.jsonl"
+    file.write_bytes(b"\n".join([*lines, *lines]))  # a file with each twice is no fault: events have identities
+    own = list(read_episodes(file, "chat", ORIGIN, tenant=None, agent=None))
+    assert all(isinstance(item, AcceptedEpisode) for item in own)
+    records = [step for item in own if isinstance(item, AcceptedEpisode) for step in item.episode.steps]
+    assert {(step["tenant"], step["trajectory_id"]) for step in records} == {
+        ("acme", records[0]["trajectory_id"]),
+        ("shop", records[0]["trajectory_id"]),
+    }
+    given = list(read_episodes(file, "chat", ORIGIN, tenant="third", agent=None))
+    assert [type(item) for item in given] == [AcceptedEpisode, RejectedDocument, AcceptedEpisode, RejectedDocument]
+    assert isinstance(given[1], RejectedDocument)
+    assert "tenant shop and tenant acme" in given[1].reason
+
+
 def test_an_import_rejects_events_that_govern_would_reject_and_never_loosens_consent(tmp_path: Path) -> None:
     [written] = FORMATS["chat"].write(next(iter(_valid_episodes())))
     broken = orjson.loads(orjson.dumps(written))

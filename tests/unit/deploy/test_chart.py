@@ -13,6 +13,8 @@ import yaml
 from chart import CHART, NAME, PROFILES, Manifest, merged, profile, render, validate
 
 from stepstream.config import Settings, load, unknown_variables, variable
+from stepstream.core.object_store import is_remote
+from stepstream.crypto.content_store import content_address
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.processes import Process, stack_parts
 from stepstream.jobs.govern import Govern
@@ -117,6 +119,21 @@ def test_the_settings_are_valid(manifests: list[Manifest], tmp_path: Path) -> No
     assert all(
         workload["spec"].get("replicas", 1) <= settings.topics.partitions for workload in manifests_of_jobs(manifests)
     )
+
+
+def test_all_pods_reach_the_stores_of_versions_and_large_records(manifests: list[Manifest], tmp_path: Path) -> None:
+    settings = settings_of(manifests, tmp_path)
+    stores = [settings.learner.checkpoints, content_address(settings)]
+    if all(map(is_remote, stores)):
+        assert "shared" not in of_kind(manifests, "PersistentVolumeClaim")
+        return
+    assert all(store.removeprefix("file://").startswith("/var/lib/stepstream-shared/") for store in stores)
+    (claim,) = of_kind(manifests, "PersistentVolumeClaim").values()
+    for workload in of_kind(manifests, "Deployment", "StatefulSet").values():
+        pod = workload["spec"]["template"]["spec"]
+        assert {"name": "shared", "mountPath": "/var/lib/stepstream-shared"} in pod["containers"][0]["volumeMounts"]
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert volumes["shared"]["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
 
 
 def manifests_of_jobs(manifests: list[Manifest]) -> list[Manifest]:

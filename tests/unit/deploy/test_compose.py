@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from stepstream.config import Settings, load, unknown_variables
+from stepstream.crypto.content_store import content_address
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.processes import Process, stack_parts
 
@@ -91,6 +92,15 @@ def test_prometheus_reads_every_process() -> None:
 
 
 def test_what_a_process_keeps_is_on_a_volume() -> None:
-    keep = {name for name in OURS if any("/var/lib/stepstream" in v for v in SERVICES[name].get("volumes", []))}
+    keep = {name for name in OURS if any(v.endswith(":/var/lib/stepstream") for v in SERVICES[name]["volumes"])}
     assert keep == {"govern", "label", "measure", "gateway", "learner", "worker"}
     assert SERVICES["learner"]["volumes"] == SERVICES["worker"]["volumes"]  # versions
+
+
+def test_all_processes_reach_one_store_of_large_records() -> None:
+    folder = "/var/lib/stepstream/large-records"
+    for name in OURS:
+        assert f"large-records:{folder}" in SERVICES[name]["volumes"]
+        settings = load(environment(name) | {"STEPSTREAM_PATHS_DATA": "/var/lib/stepstream"})  # as the image sets it
+        assert content_address(settings) == f"file://{folder}"
+    assert folder in (DEPLOY / "Dockerfile").read_text(), "a new volume gets the owner of the folder in the image"

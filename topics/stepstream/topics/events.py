@@ -1401,6 +1401,8 @@ class ErasureProof(TypedDict):
     """Number of deleted rows by table."""
     consents_deleted: int
     """Number of the person's consents that were deleted."""
+    objects_removed: int
+    """Number of objects with the content of the person's large records that were removed."""
     trajectories: int
     """Number of trajectories in which the person took part."""
     remaining: list[ErasureRemainder]
@@ -1424,6 +1426,7 @@ def new_erasure_proof(
     deleted: list[ErasedRange] | None = None,
     rows_deleted: dict[str, int] | None = None,
     consents_deleted: int = 0,
+    objects_removed: int = 0,
     trajectories: int = 0,
     remaining: list[ErasureRemainder] | None = None,
 ) -> ErasureProof:
@@ -1444,6 +1447,7 @@ def new_erasure_proof(
         "deleted": deleted if deleted is not None else [],
         "rows_deleted": rows_deleted if rows_deleted is not None else {},
         "consents_deleted": consents_deleted,
+        "objects_removed": objects_removed,
         "trajectories": trajectories,
         "remaining": remaining if remaining is not None else [],
     }

@@ -49,6 +49,7 @@ def build_proof(settings: Settings, decision: Erasure, request: ErasureRequest, 
         deleted=_ranges(deleted),
         rows_deleted={table: rows for table, rows in request.rows.items() if rows},
         consents_deleted=request.consents,
+        objects_removed=len(found.objects),
         trajectories=len(found.trajectories),
         remaining=_remaining(settings, request, found, now),
     )
