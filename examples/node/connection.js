@@ -3,6 +3,7 @@ import { SchemaRegistry, SchemaType } from "@kafkajs/confluent-schema-registry";
 import avro from "avsc";
 import kafkajs from "kafkajs";
 import lz4 from "lz4js";
+import { readFileSync } from "node:fs";
 
 const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = kafkajs;
 
@@ -32,13 +33,26 @@ const isLong = (schema) => schema === "long" || schema.type === "long";
 
 const variable = (name, otherwise = "") => process.env[`STEPSTREAM_${name}`] || otherwise;
 
+// PEM files, as librdkafka takes them: a private authority, and a client's certificate with its key for mutual TLS.
+function tls() {
+  const read = (name) => (variable(name) ? readFileSync(variable(name)) : undefined);
+  const cert = read("KAFKA_SSL_CERTIFICATE_LOCATION");
+  return {
+    ca: read("KAFKA_SSL_CA_LOCATION"),
+    cert,
+    key: read("KAFKA_SSL_KEY_LOCATION") ?? cert,
+    passphrase: variable("KAFKA_SSL_KEY_PASSWORD") || undefined,
+  };
+}
+
 export function connectKafka(clientId) {
   const protocol = variable("KAFKA_SECURITY_PROTOCOL", "PLAINTEXT");
   return new Kafka({
     clientId,
-    brokers: variable("KAFKA_BOOTSTRAP", "127.0.0.1:9092").split(","),
+    // Brokers may have the protocol in front, as `SASL_SSL://host:port`.
+    brokers: variable("KAFKA_BOOTSTRAP", "127.0.0.1:9092").split(",").map((broker) => broker.replace(/^\w+:\/\//, "")),
     logLevel: logLevel.WARN,
-    ssl: protocol.endsWith("SSL"),
+    ssl: protocol.endsWith("SSL") ? tls() : false,
     sasl: protocol.startsWith("SASL")
       ? {
           mechanism: variable("KAFKA_SASL_MECHANISM", "SCRAM-SHA-512").toLowerCase(),

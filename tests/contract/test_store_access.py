@@ -255,8 +255,9 @@ def test_nobody_queries_without_a_password(store: StoreProcess, headers: dict[st
         assert failed.value.code == 403
 
 
-def test_ping_needs_no_password(store: StoreProcess) -> None:
-    with urllib.request.urlopen(f"{store.url}/ping", timeout=TIMEOUT_S) as reply:
+@pytest.mark.parametrize("path", ["ping", "ready"])
+def test_ping_and_readiness_need_no_password(store: StoreProcess, path: str) -> None:
+    with urllib.request.urlopen(f"{store.url}/{path}", timeout=TIMEOUT_S) as reply:
         assert reply.read() == b"Ok.\n"
 
 

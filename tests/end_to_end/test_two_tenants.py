@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from scripted_upstream import ScriptedUpstream
 from stack_fixtures import with_settings
 from stack_world import World
 from stream_records import make_ending, make_steps
+from trace_collector import TraceCollector, collect_traces
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream import sdk
@@ -144,15 +146,36 @@ def attributes(**values: str) -> list[dict[str, Any]]:
     return [{"key": name.replace("__", "."), "value": {"stringValue": value}} for name, value in values.items()]
 
 
+WAY_OF_A_CALL = [
+    ("stepstream-gateway", "call chat"),
+    ("stepstream-govern", "process steps"),
+    ("stepstream-govern", "send governed-steps"),
+    ("stepstream-label", "process governed-steps"),
+    ("stepstream-label", "send labeled-trajectories"),
+    ("stepstream-store", "process labeled-trajectories"),
+]
+"""Spans from a call to its label in the tables, with their processes."""
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[TraceCollector]:
+    with collect_traces() as collector:
+        yield collector
+
+
 @pytest.fixture(scope="module")
 def world(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    collector: TraceCollector,
+    base_settings: Settings,
+    with_topics: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     with ScriptedUpstream() as upstream:
         upstream.reply = lambda request: f"I heard: {request['messages'][-1]['content']}"
         settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("tenants")))
         gateway = {"upstreams": [upstream.url], "find_workers": False, "require_key": True}
-        settings = with_settings(settings, gateway=gateway, otlp={"grace_s": 0.1})
+        tracing = {"endpoint": collector.url}
+        settings = with_settings(settings, gateway=gateway, otlp={"grace_s": 0.1}, tracing=tracing)
         with Stack(settings, PROCESSES) as stack, World(stack.settings) as made:
             yield made
 
@@ -239,6 +262,33 @@ def test_another_tenants_response_does_not_exist(tenants: dict[str, Tenant]) -> 
     refused = tenants["second"]._http.post("/v1/responses", json=body)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "previous_response_not_found")
     assert tenants["first"]._http.post("/v1/responses", json=body).status_code == 200
+
+
+def test_one_trace_leads_from_a_call_to_its_label_in_the_tables(
+    tenants: dict[str, Tenant], collector: TraceCollector
+) -> None:
+    calls = [span for span in collector.spans if span.name == "call chat" and '"chat"' in span.text]
+    assert {name for name in TENANTS for span in calls if f'"{name}"' in span.text} == set(TENANTS)
+    for call in calls:
+        wait_until(partial(leads_to_the_tables, collector, call.trace_id))
+
+
+def leads_to_the_tables(collector: TraceCollector, trace_id: str) -> bool:
+    """Return True if a chain of spans, each the child of the one before, leads from a call to the tables."""
+    trace = collector.trace(trace_id)
+    for span in trace.values():
+        chain = [span]
+        while chain[0].parent_id in trace:
+            chain.insert(0, trace[chain[0].parent_id])
+        if [(one.service, one.name) for one in chain] == WAY_OF_A_CALL:
+            return True
+    return False
+
+
+def test_no_span_has_a_text(tenants: dict[str, Tenant], collector: TraceCollector) -> None:
+    assert collector.spans
+    for tenant in tenants.values():
+        assert not any(tenant.secret in span.text or PERSON in span.text for span in collector.spans)
 
 
 def test_explain_names_the_tenants_own_trajectory(world: World, tenants: dict[str, Tenant]) -> None:

@@ -62,7 +62,8 @@ def test_it_answers_503_while_the_store_is_down(tmp_path: Path) -> None:
 
 def test_it_serves_its_page_without_a_store(tmp_path: Path) -> None:
     with console(store_process(tmp_path).settings, tmp_path) as url:
-        for path in ("", "overview", "static/main.js", "static/console.css", "static/vendor/uplot/LICENSE", "metrics"):
+        scripts = "static/main.js", "static/console.css", "static/vendor/uplot/LICENSE"
+        for path in ("", "overview", *scripts, "metrics", "ready"):
             with urllib.request.urlopen(f"{url}/{path}", timeout=TIMEOUT_S) as reply:
                 text = reply.read()
                 policy = reply.headers["Content-Security-Policy"]

@@ -14,7 +14,7 @@ from waiting import wait_until
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh
+from stepstream.jobs.clickhouse.rollup_refresh import EVERY_S, ROLLUPS, refresh, refresh_lag_s
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.erasure.delete_from_tables import delete_rows, own_trajectories_of, remove_hidden, trajectories_of
 from stepstream.jobs.erasure.findings import Person
@@ -105,6 +105,7 @@ def test_a_rollup_is_refreshed_within_seconds(client: Client) -> None:
     wait_until(lambda: client.query(query).result_rows == [(3, 3, 3)])
     failed = "SELECT view, exception FROM system.view_refreshes WHERE database = 'rollups' AND exception != ''"
     assert client.query(failed).result_rows == []
+    wait_until(lambda: refresh_lag_s(client) <= 2 * EVERY_S)  # every rollup, since the server's start at the latest
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,27 @@
 """A cluster with TLS, users and an authorizer: every client connects, every program works, and nobody does more."""
 
 import asyncio
+import os
+import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import aiokafka
 import orjson
 import pytest
 from certificates import Authority
+from command_line import stepstream
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+from learner_lab import PER_VERSION, LearnerLab
 from pydantic import SecretStr
-from sample_records import SAMPLES
+from scraped_metrics import names_of
+from scripted_judge import reply, serve_replies
+from secured_clients import first_error, refused, send, values_read_by_aiokafka
 from secured_kafka import PLAIN_USER, SecuredKafka
 from service_process import ServiceProcess
 from stack_fixtures import with_settings
@@ -25,25 +30,27 @@ from tls_front import TlsFront
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream.cli import doctor_services
-from stepstream.config import KafkaSettings, Settings, SettingsError, variable
+from stepstream.config import KafkaSettings, Settings, SettingsError, environment_of, variable
 from stepstream.config.secrets import store_credentials
-from stepstream.crypto.key_ring import sealing_codec
+from stepstream.core.metrics import exported_by, services
 from stepstream.embedded import stack as embedded_stack
 from stepstream.embedded.addresses import isolated
+from stepstream.embedded.ports import free_block
 from stepstream.embedded.processes import Part, Process
+from stepstream.embedded.ready import HttpReady
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.jobs.runtime.faust_app import credentials
-from stepstream.learner.publish import owner_id
+from stepstream.learner.publish import owner_id, publish_root
 from stepstream.topics.access import AccessDenied
 from stepstream.topics.acl_formats import user_of
 from stepstream.topics.acls import OPERATOR, PROGRAMS, Acl, acls_of
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import new_message
 from stepstream.topics.exclusive_producer import ExclusiveProducer
-from stepstream.topics.producer import EventProducer
-from stepstream.topics.table import Table
+
+pytest_plugins = ["node_project"]
 
 LETTERS = "letters"
 USERS = {
@@ -80,31 +87,6 @@ def connection(kafka: SecuredKafka, way: str) -> KafkaSettings:
     return ways[way]()
 
 
-def send(settings: KafkaSettings, topic: str, value: bytes, **config: Any) -> str:
-    """Send a record; return the broker's error, empty: none."""
-    errors: list[str] = []
-    producer = Producer(client_config(settings) | config)
-    producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error.name() if error else ""))
-    assert producer.flush(TIMEOUT_S) == 0
-    return errors[0]
-
-
-async def values_read_by_aiokafka(settings: KafkaSettings, group: str, count: int) -> list[bytes | None]:
-    """Read as a job does: with the credentials that Faust gives to aiokafka."""
-    consumer = aiokafka.AIOKafkaConsumer(
-        LETTERS,
-        bootstrap_servers=settings.brokers,
-        group_id=group,
-        auto_offset_reset="earliest",
-        **credentials_to_aiokafka_auth(credentials(settings)),
-    )
-    await consumer.start()
-    try:
-        return [(await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).value for _ in range(count)]
-    finally:
-        await consumer.stop()
-
-
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("way", USERS)
 def test_both_client_libraries_connect_by_the_same_settings(kafka: SecuredKafka, way: str) -> None:
@@ -121,7 +103,7 @@ def test_both_client_libraries_connect_by_the_same_settings(kafka: SecuredKafka,
 
     wait_until(reads_its_own)
     consumer.close()
-    assert asyncio.run(values_read_by_aiokafka(settings, f"read-aio-{way}", len(values))) == values
+    assert asyncio.run(values_read_by_aiokafka(settings, LETTERS, f"read-aio-{way}", len(values))) == values
 
 
 def test_a_broker_of_another_authority_is_not_trusted(kafka: SecuredKafka, tmp_path: Path) -> None:
@@ -149,12 +131,11 @@ def stack(kafka: SecuredKafka, base_settings: Settings, tmp_path_factory: pytest
     verifications = tmp_path_factory.mktemp("verify") / "verify.toml"
     verifications.write_text('[[verification]]\nname = "answer"\nverifier = "exact"\nexpected = "tasks.jsonl"\n')
     verifications.with_name("tasks.jsonl").write_bytes(orjson.dumps({"task_id": "four", "expected": "4"}))
-    wanted = with_settings(
-        wanted,
-        topics={"partitions": 1},
-        stack={"more": ["curate", "verify"]},
-        verify={"file": verifications},
-    )
+    wanted = with_settings(wanted, topics={"partitions": 1}, verify={"file": verifications})
+    if find_spec("spacy") is not None:
+        names_model = tmp_path_factory.mktemp("inspect") / "names"
+        import_module("spacy").blank("en").to_disk(names_model)
+        wanted = with_settings(wanted, inspect={"model": str(names_model)})
 
     def parts_under_their_users(settings: Settings) -> list[Part]:
         return [
@@ -171,64 +152,137 @@ def stack(kafka: SecuredKafka, base_settings: Settings, tmp_path_factory: pytest
     stack_parts = embedded_stack.stack_parts
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded_stack, "stack_parts", parts_under_their_users)
-        names = ["govern", "label", "measure", "watch", "store-writer", "curate", "verify", "gateway", "console"]
-        with Stack(wanted, ["broker", "registry", "store", *names]) as stack:
-            yield stack
+        names = ["govern", "label", "measure", "watch", "store-writer", "curate", "judge", "verify"]
+        names += ["inspect"] if wanted.inspect.model else []
+        with serve_replies((200, reply('{"score": 1}'))) as (judge, _):
+            wanted = with_settings(wanted, judge={"url": judge, "model": "judge"})
+            with Stack(wanted, ["broker", "registry", "store", *names, "gateway", "console"]) as stack:
+                yield stack
 
 
-def test_every_program_does_its_work_under_its_own_user(stack: Stack, kafka: SecuredKafka) -> None:
+def test_every_job_and_service_does_its_work_under_its_own_user(
+    stack: Stack, kafka: SecuredKafka, tmp_path: Path
+) -> None:
     settings = stack.settings
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[inspect]\nshare = 1.0\n")
     body = orjson.dumps({"trajectory_id": "one", "name": "thumbs", "value": 1.0})
     request = urllib.request.Request(
         f"http://127.0.0.1:{settings.gateway.port}/v1/feedback", body, {"Content-Type": "application/json"}
     )
+    with World(settings) as operator:
+        operator.run_json("policy", "apply", str(policy), "--tenant", "default")
     with World(of_program(settings, kafka, "sdk")) as agent:
         agent.send_trajectories("one", "two", task_id="four")
+        agent.send_trajectories("talk", messages=[new_message(role="user", content="Thank you.")])
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
         assert response.status in (200, 202)
     with World(settings) as operator:
-        operator.wait_for_value("SELECT count() FROM trajectories FINAL WHERE success", 2)
-        wait_until(lambda: {"thumbs", "answer"} <= {one["name"] for one in operator.records("governed-feedback")})
+        operator.wait_for_value("SELECT count() FROM trajectories FINAL WHERE success", 3)
+        judged = {"thumbs", "answer", "shadow.next_state"}
+        wait_until(lambda: judged <= {one["name"] for one in operator.records("governed-feedback")})
         wait_until(lambda: operator.records("trajectory-stats"))
+        if settings.inspect.model:
+            wait_until(lambda: "inspected" in {one["action"] for one in operator.records("governance-audit")})
 
 
-def test_the_learner_and_a_worker_do_their_work_under_their_own_users(stack: Stack, kafka: SecuredKafka) -> None:
-    learner, worker = (of_program(stack.settings, kafka, name) for name in ("learner", "inference"))
-    with closing(sealing_codec(learner)) as codec, EventConsumer(learner.kafka, codec) as labels:
-        labels.follow(["labeled-trajectories"])
-        wait_until(lambda: labels.poll(100, 0.2))
-        owner = ExclusiveProducer(learner.kafka, codec, "test", owner_id("demo"), lambda: False)
-        owner.take_over()
-        owner.send("checkpoints", "demo@1", SAMPLES["checkpoints"])
-        owner.flush()
-    with closing(Codec(worker)) as codec, Table(worker, "checkpoints") as versions:
-        wait_until(lambda: list(versions.items()) == ["demo@1"])
-        producer = EventProducer(worker.kafka, codec, "test")
-        producer.send("worker-status", "w", SAMPLES["worker-status"])
-        producer.flush()
+def check_metrics(process: str, port: int) -> None:
+    """Assert that a process exports its metrics of the catalogue and no others but those of followed tables."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S) as page:
+        found = names_of(page.read().decode())
+    declared = {metric.name for metric in exported_by(process)}
+    assert declared <= found, process
+    assert found <= declared | {metric.name for metric in services.TABLES}, process
 
 
-def refused(call: Callable[[], object]) -> str:
-    """Return the name of the error that a call raises."""
-    with pytest.raises(KafkaException) as raised:
-        call()
-    return str(raised.value.args[0].name())
+def test_every_process_exports_the_metrics_of_the_catalogue(stack: Stack) -> None:
+    others = {"broker", "fleet", "learner", "worker-0"} | ({"inspect"} if not stack.settings.inspect.model else set())
+    for part in embedded_stack.stack_parts(stack.settings):
+        if isinstance(part, Process) and part.name not in others:
+            check_metrics(part.name, part.ports[0].port)
 
 
-def first_error(settings: KafkaSettings, topic: str, group: str) -> str:
-    """Subscribe to a topic in a group, and return the name of the first error."""
-    consumer = Consumer(client_config(settings) | {"group.id": group, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    errors: list[str] = []
+def test_learner_worker_and_fleet_do_their_work_under_their_own_users(
+    stack: Stack, kafka: SecuredKafka, tmp_path: Path
+) -> None:
+    with closing(LearnerLab(stack.settings, tmp_path)) as lab:
+        learner = lab.learner.settings = of_program(lab.settings, kafka, "learner")
+        publish_root(learner, lab.base, lab.model)
+        lab.produce(*(f"g{number}" for number in range(PER_VERSION)))
+        with lab.learner:
+            lab.wait_for(1)
+            check_metrics("learner", lab.settings.metrics.port)
+        worker = with_settings(
+            of_program(stack.settings, kafka, "inference"),
+            inference={"model": lab.model, "port": free_block(1), "worker_id": "secured", "status_every_s": 0.3},
+        )
+        serves = HttpReady(f"http://127.0.0.1:{worker.inference.port}/ready")
+        with ServiceProcess("stepstream.services.inference", worker, serves, tmp_path / "worker.log"):
+            check_metrics("worker", worker.inference.port)
+            fleet = with_settings(
+                of_program(stack.settings, kafka, "fleet"),
+                fleet={"model": lab.model, "max_trajectories": 1, "max_ahead": -1, "ledger": tmp_path / "ledger"},
+                learner={"model": lab.model},
+                metrics={"port": free_block(1)},
+            )
+            agents = ServiceProcess("stepstream.services.fleet", fleet, lambda: False, tmp_path / "fleet.log")
+            agents.launch()
+            assert agents.wait() == 0, agents.log_text
+    with World(stack.settings) as operator:
+        wait_until(lambda: lab.model in {step["model"] for step in operator.records("governed-steps")})
+        assert {one["worker_id"] for one in operator.records("worker-status")} == {"secured"}
 
-    def has_error() -> bool:
-        found = [message.error() for message in consumer.consume(1, 0.2)]
-        errors.extend(error.name() for error in found if error is not None)
-        return bool(errors)
 
-    wait_until(has_error)
-    consumer.close()
-    return errors[0]
+def test_the_node_example_publishes_over_tls_as_a_user(
+    stack: Stack, kafka: SecuredKafka, node_project: Path, tmp_path: Path
+) -> None:
+    def publish(settings: Settings) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **environment_of(settings)}
+        return subprocess.run(
+            ["node", "publish.js"],
+            cwd=node_project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    agent = of_program(stack.settings, kafka, "sdk")
+    done = publish(agent)
+    assert done.returncode == 0, done.stderr
+    name = orjson.loads(done.stdout.splitlines()[0])["record"]["trajectory_id"]
+    with World(stack.settings) as operator:
+        wait_until(lambda: name in {label["trajectory_id"] for label in operator.records("labeled-trajectories")})
+    thief = of_program(stack.settings, kafka, "watch")
+    assert "Not authorized" in publish(thief).stderr
+    other = with_settings(agent, kafka={"ssl_ca_location": str(Authority(tmp_path, "other").file)})
+    assert publish(other).returncode == 1
+
+
+def test_a_new_release_gets_its_rights_and_topics_beside_those_of_an_earlier_one(
+    stack: Stack, kafka: SecuredKafka
+) -> None:
+    """`kafka-acls --add` of what is there already changes nothing, so the printed commands are run again."""
+    prefix, user, added = "earlier.", "upgrader", ("rollouts", "steps")
+    kafka.add_users(user)
+    rights = acls_of(OPERATOR, prefix)
+    kafka.grant(f"User:{user}", *(acl for acl in rights if acl.name.removeprefix(prefix) not in added))
+    settings = with_settings(
+        stack.settings.model_copy(update={"kafka": kafka.scram(user)}), kafka={"prefix": prefix, "deadline_s": 20.0}
+    )
+    refusal = stepstream(settings, "topics", "apply")
+    assert refusal.status == 1, refusal.stderr
+    for topic in added:
+        assert f"{prefix}{topic}" in refusal.stderr
+    assert "Traceback" not in refusal.stderr
+    kafka.grant(f"User:{user}", *rights)
+    done = stepstream(settings, "topics", "apply", "--json")
+    assert done.status == 0, done.stderr
+    created = {row["name"] for row in orjson.loads(done.stdout) if row["action"] == "created"}
+    assert {f"{prefix}{topic}" for topic in added} <= created
+    again = stepstream(settings, "topics", "apply", "--json")
+    assert (again.status, orjson.loads(again.stdout)) == (0, []), again.stderr
 
 
 @pytest.mark.usefixtures("stack")

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from click.testing import CliRunner
+from command_line import stepstream
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
@@ -29,7 +30,7 @@ from stepstream.topics import admin
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
 from stepstream.topics.registry_client import RegistryClient
-from stepstream.topics.topic_plan import ForeignTopics
+from stepstream.topics.topic_plan import OWNED_TOPICS, ForeignTopics
 
 FOREIGN = {"feedback": 5, "policies": 1}
 
@@ -145,3 +146,30 @@ def test_foreign_topics_are_taken_over_by_name(settings: Settings, cluster: Admi
     assert actions["feedback"].startswith("set ")
     assert actions["policies"] == "created"
     assert admin.apply(same) == []
+
+
+def test_topics_of_a_release_without_the_record_are_taken_over_all_at_once(
+    settings: Settings, cluster: AdminClient
+) -> None:
+    """They may be fewer than this release has, and users may have changed values."""
+    prefix = "earlier."
+    old = with_settings(settings, kafka={"prefix": prefix}, topics={"partitions": 1})
+    admin.apply(old)
+    for name in ("rollouts", "alarms"):  # topics that the earlier release did not have
+        delete(cluster, prefix + name)
+    delete(cluster, prefix + OWNED_TOPICS)
+    set_value(cluster, f"{prefix}steps", "retention.ms", "86400000")
+    old = with_settings(old, stack={"external": ["broker", "registry"]})  # of an embedded one, they are its own
+    refusal = stepstream(old, "topics", "apply")
+    assert refusal.status == 1
+    assert "--adopt" in refusal.stderr
+    assert prefix + OWNED_TOPICS not in cluster.list_topics(timeout=TIMEOUT_S).topics
+    done = stepstream(old, "topics", "apply", "--adopt", "all", "--json")
+    assert done.status == 0, done.stderr
+    created = {row["name"] for row in orjson.loads(done.stdout) if row["action"] == "created"}
+    assert created == {f"{prefix}rollouts", f"{prefix}alarms"}
+    status, rows = plan(old)
+    assert status == 0
+    assert {row["action"] for row in rows.values()} == {"leave"}
+    assert state(cluster, [f"{prefix}steps"])[f"{prefix}steps"][1]["retention.ms"] == "86400000"
+    assert admin.apply(old) == []

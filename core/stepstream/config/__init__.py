@@ -15,6 +15,7 @@ from stepstream.config.connections import (
     SchemaRegistrySettings,
     SealSettings,
     TopicsSettings,
+    TracingSettings,
 )
 from stepstream.config.ingest import GatewaySettings, ModelPriceSettings, OtlpSettings, ProviderSettings, SdkSettings
 from stepstream.config.jobs import (
@@ -88,6 +89,7 @@ __all__ = [
     "StackSettings",
     "StoreSettings",
     "TopicsSettings",
+    "TracingSettings",
     "VerifySettings",
     "effective",
     "environment_of",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, SecretStr
 
-from stepstream.config.base import HttpAddress, Section, setting
+from stepstream.config.base import HttpAddress, OptionalHttpAddress, Section, setting
 from stepstream.config.master_keys import parse_master_keys
 
 
@@ -101,6 +101,17 @@ class MetricsSettings(Section):
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(0, "Port of this process; 0: a free one, which the process logs.", ge=0, le=65535)
+
+
+class TracingSettings(Section):
+    """OpenTelemetry traces of Stepstream's own processes, from an agent's call to its label in the tables."""
+
+    endpoint: OptionalHttpAddress = setting(
+        "",
+        "Base address of a collector that takes OTLP over HTTP, as `http://collector:4318`; empty: no traces. It needs "
+        "the extra `tracing`. OpenTelemetry's variable `OTEL_EXPORTER_OTLP_HEADERS` has headers for the collector.",
+    )
+    share: float = setting(1.0, "Share of the calls without a trace of the agent's own that are traced.", ge=0, le=1)
 
 
 def _check_master_keys(keys: SecretStr) -> SecretStr:

@@ -12,6 +12,7 @@ from stepstream.config.connections import (
     SchemaRegistrySettings,
     SealSettings,
     TopicsSettings,
+    TracingSettings,
 )
 from stepstream.config.ingest import GatewaySettings, OtlpSettings, SdkSettings
 from stepstream.config.jobs import (
@@ -47,6 +48,7 @@ class Settings(Section):
     schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
     http: HttpSettings = HttpSettings()
     jobs: JobsSettings = JobsSettings()
     govern: GovernSettings = GovernSettings()

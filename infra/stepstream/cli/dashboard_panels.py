@@ -37,6 +37,21 @@ class Panel:
     """Unit of the values, as Grafana names it: `s`, `bytes`, `percentunit`, `ops`."""
 
 
+def chart(title: str, meaning: str, query: str, legend: str = "", unit: str = "short") -> Panel:
+    """Return the panel of one PromQL query over time."""
+    return Panel(title, meaning, (Query(query, legend),), unit=unit)
+
+
+def view_chart(title: str, meaning: str, query: str) -> Panel:
+    """Return the panel of a view in ClickHouse over time: columns `time`, `series` and a value."""
+    return Panel(title, meaning, (Query(query),), source=CLICKHOUSE)
+
+
+def view_table(title: str, meaning: str, query: str) -> Panel:
+    """Return the table of a view in ClickHouse."""
+    return Panel(title, meaning, (Query(query),), source=CLICKHOUSE, kind="table")
+
+
 @dataclass(frozen=True)
 class Variable:
     """A choice at the top of a dashboard: the values of the query's column."""

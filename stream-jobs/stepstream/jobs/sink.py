@@ -6,16 +6,19 @@ So the job has no state.
 """
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from stepstream.config import Settings
+from stepstream.core.metrics.stream_jobs import REFRESH_LAG
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.insert import Inserter
+from stepstream.jobs.clickhouse.rollup_refresh import EVERY_S
 from stepstream.jobs.clickhouse.rows import TOPICS, rows
 from stepstream.jobs.rewards.spec_lookup import rejection_of
 from stepstream.jobs.runtime import metrics
@@ -26,6 +29,7 @@ from stepstream.jobs.runtime.processor import transactional_id_of
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.spans import BatchSpans, open_spans
 from stepstream.jobs.runtime.transaction import TransactionalPublisher, committed_offsets
 from stepstream.topics.catalogue import CONSENTS, DEAD_LETTERS, REWARD_SPECS
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
@@ -36,6 +40,7 @@ log = logging.getLogger(__name__)
 NAME = "store"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
+_REFRESH_LAG = REFRESH_LAG.create()
 
 
 T = TypeVar("T")
@@ -48,6 +53,8 @@ class SinkProcessor:
         self._cancelled = cancelled
         self._codec = sealing_codec(settings, keep_arrays=True)
         self._inserter = Inserter(settings, cancelled)
+        self._spans = open_spans(settings, NAME)
+        self._measure_at_s = 0.0
         self._publisher = TransactionalPublisher(
             settings, self._codec, f"{NAME}/{VERSION}", transactional_id_of(settings, NAME), cancelled
         )
@@ -63,12 +70,19 @@ class SinkProcessor:
         """Do nothing: the job has no state."""
 
     def tick(self) -> None:
-        """Do nothing: no decision depends on time."""
+        """Export how long ago the rollups were refreshed, at most every 10 s."""
+        if time.monotonic() >= self._measure_at_s:
+            self._measure_at_s = time.monotonic() + EVERY_S
+            lag = self._inserter.refresh_lag_s()
+            if lag is not None:
+                _REFRESH_LAG.set(lag)
 
     def shut_down(self) -> None:
         """Close the connections."""
         self._inserter.close()
         self._codec.close()
+        if self._spans is not None:
+            self._spans.close()
 
     def process(self, fetch: Fetch) -> None:
         """Insert a batch, then publish its dead letters and commit its offsets in one transaction.
@@ -86,7 +100,8 @@ class SinkProcessor:
         out.apply_counts()
 
     def _insert(self, records: Sequence[Record]) -> Outputs:
-        out = Outputs(JOB, self._codec, self._retry)
+        spans = None if self._spans is None else BatchSpans(self._spans)
+        out = Outputs(JOB, self._codec, self._retry, spans)
         by_table: defaultdict[str, list[Row]] = defaultdict(list)
         origins: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
         newest_consents = {record.key: record for record in records if record.topic == CONSENTS}
@@ -101,6 +116,8 @@ class SinkProcessor:
                 continue
             tenant = event.get("tenant") or ""
             out.received[tenant] += 1
+            if spans is not None:
+                spans.begin_record(record, event)
             if record.topic == REWARD_SPECS and (fault := rejection_of(event)):
                 self._dead_letter(out, record, InvalidRecord("invalid", fault, tenant))
                 continue

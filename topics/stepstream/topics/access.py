@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -42,6 +43,26 @@ def denial(error: KafkaError, kafka: KafkaSettings, name: str) -> AccessDenied |
     if resource is None:
         return None
     return AccessDenied(f"Kafka refuses {_user(kafka)} {resource} '{name}': {REMEDY}")
+
+
+def check_created(created: Mapping[str, Future[Any]], kafka: KafkaSettings) -> None:
+    """Wait for the creation of topics.
+
+    Args:
+        created: the client's answers by name, with the prefix.
+        kafka: the client's connection.
+
+    Raises:
+        AccessDenied: the user may not create some; the message names all of these.
+    """
+    errors = {name: future.exception() for name, future in created.items()}
+    refused = [
+        f"'{name}'"
+        for name, error in sorted(errors.items())
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    ]
+    if refused:
+        raise AccessDenied(f"Kafka refuses {_user(kafka)} Create on topic {', '.join(refused)}: {REMEDY}")
 
 
 def _user(kafka: KafkaSettings) -> str:

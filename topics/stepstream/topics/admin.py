@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 from stepstream.config import SchemaRegistrySettings, Settings, masked
 from stepstream.core.process import Fatal
 from stepstream.schemas import schema_text
+from stepstream.topics.access import check_created
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import admin_client, wait_for_kafka
 from stepstream.topics.owned_topics import create_record, read_owned, write_owned
@@ -98,6 +99,7 @@ def apply(settings: Settings, adopt: Collection[str] = ()) -> list[Change]:
 
     Raises:
         KafkaUnavailable, RegistryNotReady: no answer within the deadline.
+        AccessDenied: the user may not create some topics, as those that a new release adds; the others were created.
         KafkaException: the cluster rejected a change, or stayed busy until the deadline.
         RegistryRefused: a schema is not compatible with a registered one.
         ForeignTopics, ForeignSubjects: others created a topic or subject of a catalogue's name; nothing was changed.
@@ -188,7 +190,11 @@ def _apply_topics(
 
 
 def _create(admin: AdminClient, names: list[str], settings: Settings) -> list[str]:
-    """Create topics; return the names of those that this call created, and no other process before it."""
+    """Create topics; return the names of those that this call created, and no other process before it.
+
+    Raises:
+        AccessDenied: the user may not create some.
+    """
     if not names:
         return []
     topics = [
@@ -201,6 +207,7 @@ def _create(admin: AdminClient, names: list[str], settings: Settings) -> list[st
         for name in names
     ]
     created = admin.create_topics(topics, operation_timeout=30)
+    check_created({settings.kafka.prefix + name: future for name, future in created.items()}, settings.kafka)
     return [name for name, future in created.items() if _is_created(future)]
 
 

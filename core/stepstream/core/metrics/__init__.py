@@ -26,6 +26,7 @@ GROUPS = (
     MetricGroup("Stream jobs", (*_FOLDS, "watch", "curate"), stream_jobs.EVERY_JOB),
     MetricGroup("watch", ("watch",), stream_jobs.WATCH),
     MetricGroup("curate", ("curate",), stream_jobs.CURATE),
+    MetricGroup("store-writer", ("store-writer",), stream_jobs.SINK),
     MetricGroup("Learner", ("learner",), learner.LEARNER),
     MetricGroup("Inference workers", ("worker",), services.INFERENCE),
     MetricGroup("Gateway", ("gateway",), gateway.GATEWAY),

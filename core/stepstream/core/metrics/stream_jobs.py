@@ -100,6 +100,13 @@ ALARMS_ACTIVE = GaugeMetric("stepstream_alarms_active", "alarms", "Alarms that a
 WATCH_PERIODS = GaugeMetric("stepstream_watch_periods", "periods", "Periods of all cohorts in memory.")
 WATCH = (ALARMS, ALARMS_ACTIVE, WATCH_PERIODS)
 
+REFRESH_LAG = GaugeMetric(
+    "stepstream_store_refresh_lag_seconds",
+    "seconds",
+    "Time since the last refresh of the rollup that was refreshed longest ago.",
+)
+SINK = (REFRESH_LAG,)
+
 CURATE_DECISIONS = GaugeMetric("stepstream_curate_decisions", "decisions", "Decisions in memory.")
 CURATE_FORGOTTEN = CounterMetric(
     "stepstream_curate_decisions_forgotten_total", "decisions", "Decisions that left memory by age or by the cap."

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stepstream.config import Settings
 from stepstream.core.slices import Work, in_slices
+from stepstream.core.tracing import open_tracing
 from stepstream.crypto.erasures import ErasureCheck
 from stepstream.services.gateway import feedback
 from stepstream.services.gateway.api_keys import ApiKeys, credentials_of
@@ -128,6 +129,7 @@ class GatewayApp:
         erasures = Table(self._settings, ERASURES)
         rollouts = Table(self._settings, ROLLOUTS, snapshot=snapshots / "rollouts.json")
         harnesses = Table(self._settings, HARNESSES, snapshot=snapshots / "harnesses.json")
+        tracing = open_tracing(self._settings, "gateway")
         self._calls = CallHandler(
             gateway,
             self._upstreams,
@@ -142,6 +144,7 @@ class GatewayApp:
             TrackChooser(rollouts),
             HarnessChooser(harnesses),
             counts,
+            tracing,
         )
         self._other_apis = PassThrough(self._upstreams, self._keys, counts)
         otlp = OtlpReceiver(
@@ -166,6 +169,8 @@ class GatewayApp:
         endings.close()
         carried.close()
         store.close()
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _publish_counts(self, counts: KeyCounts) -> None:

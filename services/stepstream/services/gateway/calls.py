@@ -14,6 +14,7 @@ import orjson
 from uuid_utils import uuid4
 
 from stepstream.config import GatewaySettings
+from stepstream.core.tracing import Tracing
 from stepstream.services.gateway.api_keys import CALLS, ApiKeys, credentials_of
 from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, model_of, parse_request
 from stepstream.services.gateway.context.cache import ContextCache
@@ -77,8 +78,9 @@ class CallHandler:
         tracks: TrackChooser,
         harnesses: HarnessChooser,
         counts: KeyCounts,
+        tracing: Tracing | None = None,
     ) -> None:
-        """`producer`: program that writes the events, as `gateway/0.1.0`."""
+        """`producer`: program that writes the events, as `gateway/0.1.0`; `tracing`: None if it is off."""
         self._settings = settings
         self._keys = keys
         self._metrics = metrics
@@ -93,7 +95,7 @@ class CallHandler:
             settings.train_sampling,
             settings.sampling_mask_ids,
         )
-        self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer, carried, counts)
+        self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer, carried, counts, tracing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
         """Handle one call, from request to recorded step; `session`: the one in its path, or empty."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stepstream.core.tracing import HEADER, Tracing
 from stepstream.services.gateway.call_plan import CallPlan
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.carried_calls import CarriedCalls
@@ -21,6 +22,7 @@ from stepstream.services.gateway.protocols.chat.protocol import raw_messages
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.step_builder import Timing, branch_call, build_step
 from stepstream.topics.catalogue import STEPS
+from stepstream.topics.events import Step
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +50,11 @@ class Recorder:
         producer: str,
         carried: CarriedCalls,
         counts: KeyCounts,
+        tracing: Tracing | None,
     ) -> None:
-        """`producer`: program that writes the events, as `gateway/0.1.0`."""
+        """`producer`: program that writes the events, as `gateway/0.1.0`; `tracing`: None if it is off."""
         self._carried = carried
+        self._tracing = tracing
         self._contexts = contexts
         self._saved_responses = saved_responses
         self._publisher = publisher
@@ -121,9 +125,21 @@ class Recorder:
                 self._count_prefix(plan, answer, step["prompt_shared_tokens"])
             if step["call_ids"]:
                 self._carried.put(identity.tenant, step["call_ids"], position.trajectory.id, position.step_index)
-            traceparent = plan.call.identity.traceparent
-            headers = {"traceparent": traceparent} if traceparent else None
-            publish(Event(STEPS, position.trajectory.id, step, headers))
+            traceparent = self._trace(plan, step) if self._tracing is not None else plan.call.identity.traceparent
+            publish(Event(STEPS, position.trajectory.id, step, {HEADER: traceparent} if traceparent else None))
+
+    def _trace(self, plan: CallPlan, step: Step) -> str:
+        """Export the span of a recorded call; return its context."""
+        assert self._tracing is not None
+        facts: dict[str, str | int] = {
+            "stepstream.tenant": step["tenant"],
+            "stepstream.trajectory_id": step["trajectory_id"],
+            "stepstream.step_index": step["step_index"],
+        }
+        parent = plan.call.identity.traceparent or ""
+        span = self._tracing.start(f"call {plan.protocol.name}", "server", parent, facts, plan.call.started_us)
+        span.end(error=step["error"] or "")
+        return span.traceparent
 
     def _count_prefix(self, plan: CallPlan, answer: Answer, shared_tokens: int) -> None:
         """Count whether the prompt begins with the recorded tokens, by the tokens themselves."""

@@ -16,6 +16,7 @@ from clickhouse_connect.driver.insert import InsertContext
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
+from stepstream.jobs.clickhouse.rollup_refresh import refresh_lag_s
 from stepstream.jobs.clickhouse.rows import TABLES
 from stepstream.jobs.runtime.retry import retry_while
 
@@ -98,6 +99,13 @@ class Inserter:
             log.error("ClickHouse refuses to delete from %s: %s", table, refused)
             return str(refused)
         return None
+
+    def refresh_lag_s(self) -> float | None:
+        """Return the lag of the rollups in seconds, as `rollup_refresh.refresh_lag_s`; None: ClickHouse is away."""
+        try:
+            return refresh_lag_s(self._connected())
+        except _UNAVAILABLE:
+            return None  # the next insert waits for it, and says so
 
     def close(self) -> None:
         """Close the connection."""

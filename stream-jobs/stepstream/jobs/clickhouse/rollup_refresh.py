@@ -17,6 +17,13 @@ EVERY_S = 10
 ROLLUPS = ("trajectory_hours", "step_hours", "tool_hours", "tool_days", "component_hours", "user_days")
 
 
+_LAG = f"""
+SELECT max(greatest(0, dateDiff('second', ifNull(last_success_time, now() - uptime()), now())))
+FROM system.view_refreshes
+WHERE database = currentDatabase() AND view IN ({", ".join(f"'{rollup}_refresh'" for rollup in ROLLUPS)})
+"""
+
+
 def statement(rollup: str) -> str:
     """Return the SELECT whose rows are the newest versions of the hours that are due."""
     file = resources.files("stepstream.jobs.clickhouse") / "rollups" / f"{rollup}.sql"
@@ -35,6 +42,18 @@ def create_refreshes(client: Client) -> None:
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {rollup}_refresh REFRESH EVERY {EVERY_S} SECOND "
             f"APPEND TO {rollup} AS\n{statement(rollup)}"
         )
+
+
+def refresh_lag_s(client: Client) -> float:
+    """Return the time since the last refresh of the rollup that was refreshed longest ago, in seconds; 0: no rollup.
+
+    One that the server has not refreshed since its start counts from there.
+
+    Raises:
+        ClickHouseError: the store is unavailable.
+    """
+    (lag,) = client.query(_LAG).result_rows[0]
+    return float(lag)
 
 
 def refresh(client: Client) -> None:

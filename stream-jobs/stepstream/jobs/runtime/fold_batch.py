@@ -101,6 +101,8 @@ class BatchFolder:
                 tenant = event.get("tenant") or ""
                 if set_aside and (reason := set_aside.get(_position(record))):
                     raise InvalidRecord(FAILED, reason, tenant)
+                if out.spans is not None:
+                    out.spans.begin_record(record, event)
                 fold.apply(record, event, changes, out)
             except InvalidRecord as invalid:
                 tenant = invalid.tenant = invalid.tenant or tenant
@@ -116,6 +118,8 @@ class BatchFolder:
 
 def _end_batch(partition: Partition, changes: Changes, out: Outputs, record: Record | None) -> None:
     try:
+        if out.spans is not None:
+            out.spans.end_records()
         partition.fold.end_batch(changes, out)
     except Exception as error:
         raise _failure(error, record) from error

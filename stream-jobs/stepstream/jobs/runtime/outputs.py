@@ -11,6 +11,7 @@ from stepstream.config import Settings
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.record import InvalidRecord, Record, RecordOrigin
 from stepstream.jobs.runtime.retry import Cancelled
+from stepstream.jobs.runtime.spans import BatchSpans
 from stepstream.topics.catalogue import DEAD_LETTERS, TOPICS
 from stepstream.topics.codec import Codec, CodecError, Oversized, Unencodable
 from stepstream.topics.events import new_dead_letter
@@ -33,14 +34,29 @@ class Output:
     value: bytes
     event_id: str
     occurred_at_us: int
+    traceparent: str = ""
 
 
 class Outputs:
     """The results of one batch, in order."""
 
-    def __init__(self, job: str, codec: Codec, retry: Callable[[Callable[[], Any]], Any]) -> None:
-        """`job` is name and version, as `govern@1`. `retry` repeats a call while the registry is unavailable."""
+    def __init__(
+        self,
+        job: str,
+        codec: Codec,
+        retry: Callable[[Callable[[], Any]], Any],
+        spans: BatchSpans | None = None,
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            job: name and version, as `govern@1`.
+            codec: encodes the events.
+            retry: repeats a call while the registry is unavailable.
+            spans: traces of the batch; None: tracing is off.
+        """
         self._job = job
+        self.spans = spans
         self._codec = codec
         self._retry = retry
         self.events: list[Output] = []
@@ -66,7 +82,8 @@ class Outputs:
             raise InvalidRecord(error.kind, f"result: {error}") from error
         if len(value) + len(key) + _OVERHEAD_BYTES > TOPICS[topic].max_message_bytes:
             raise InvalidRecord("oversized", f"result of {len(value)} bytes exceeds the limit of {topic}")
-        self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"]))
+        traceparent = "" if self.spans is None or self.replaying else self.spans.emit(topic, record)
+        self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"], traceparent))
 
     def seal(self, topic: str, record: Any) -> bytes:
         """Encode a record for the job's state as for its topic, sealed if it names a person; it may have any size."""
@@ -116,9 +133,11 @@ class Outputs:
         self._counts.append((counter, by))
 
     def apply_counts(self) -> None:
-        """Add the queued increments to the metrics."""
+        """Add the queued increments to the metrics, and end the spans: the batch took effect."""
         for counter, by in self._counts:
             counter.inc(by)
+        if self.spans is not None:
+            self.spans.end()
 
 
 class Publisher:

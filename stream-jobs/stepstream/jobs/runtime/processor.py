@@ -27,6 +27,7 @@ from stepstream.jobs.runtime.recovery import Recovery
 from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.snapshot_store import SnapshotStore
 from stepstream.jobs.runtime.snapshots import SnapshotRestorer, SnapshotWriter, snapshot_address
+from stepstream.jobs.runtime.spans import BatchSpans, open_spans
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.runtime.ticks import Ticks
 from stepstream.jobs.runtime.transaction import TransactionalPublisher, committed_offsets
@@ -63,6 +64,7 @@ class FoldProcessor:
         self._codec = sealing_codec(settings, keep_arrays=True)
         source, transactional_id = f"{job.name}/{job.version}", transactional_id_of(settings, job.name)
         self._publisher = TransactionalPublisher(settings, self._codec, source, transactional_id, cancelled)
+        self._spans = open_spans(settings, job.name)
         self._reader = LogReader(settings.kafka, consumer_group(job.name), cancelled)
         folder = state_folder(settings) / job.name
         self._batch_folder = BatchFolder(job, self._decode, self._outputs)
@@ -193,7 +195,8 @@ class FoldProcessor:
         return event
 
     def _outputs(self) -> Outputs:
-        return Outputs(self._id, self._codec, self._retry)
+        spans = None if self._spans is None else BatchSpans(self._spans)
+        return Outputs(self._id, self._codec, self._retry, spans)
 
     def _retry(self, call: Callable[[], Any]) -> Any:
         return retry_while(call, RegistryUnavailable, self._cancelled)
@@ -235,6 +238,8 @@ class FoldProcessor:
         self.close(list(self._partitions))
         self._reader.close()
         self._codec.close()
+        if self._spans is not None:
+            self._spans.close()
 
 
 def consumer_group(job: str) -> str:

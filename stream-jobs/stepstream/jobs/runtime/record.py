@@ -16,6 +16,8 @@ class Record:
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    traceparent: str = ""
+    """Its trace (W3C Trace Context); empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

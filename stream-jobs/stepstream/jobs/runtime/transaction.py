@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as Offset
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal
+from stepstream.core.tracing import HEADER
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fetch import GroupMember
 from stepstream.jobs.runtime.outputs import Output
@@ -198,8 +199,9 @@ class TransactionalPublisher:
         for output in outputs:
             while True:
                 try:
+                    headers = {HEADER: output.traceparent} if output.traceparent else None
                     self._events.send_stamped(
-                        output.topic, output.key, output.value, output.event_id, output.occurred_at_us
+                        output.topic, output.key, output.value, output.event_id, output.occurred_at_us, headers
                     )
                     break
                 except BufferError:

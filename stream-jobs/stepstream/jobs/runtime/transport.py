@@ -6,7 +6,7 @@ pending transactions.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from typing import Any, ClassVar, cast
 
 import faust
@@ -15,6 +15,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from yarl import URL
 
+from stepstream.core.tracing import HEADER
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.record import Record, TopicPartition
@@ -174,7 +175,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             return None
         self._reported |= {tp: end for tp, (_, end) in moved.items()}
         records = [
-            Record(self._short(tp.topic), m.partition, m.offset, m.timestamp, m.key, m.value)
+            Record(self._short(tp.topic), m.partition, m.offset, m.timestamp, m.key, m.value, _traceparent(m.headers))
             for tp, batch in fetched.items()
             for m in batch
         ]
@@ -204,3 +205,10 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 Transport.Consumer = _Consumer
+
+
+def _traceparent(headers: Iterable[tuple[str, bytes | None]]) -> str:
+    for name, value in headers:
+        if name == HEADER:
+            return (value or b"").decode("latin-1")
+    return ""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from fold_harness import LocalCodec
+from prometheus_client import REGISTRY
 from sample_records import step
 
 from stepstream.config import Settings
@@ -24,12 +25,16 @@ class RefusingInserter:
 
     def __init__(self) -> None:
         self.inserted: list[tuple[str, Row]] = []
+        self.lag_s: float | None = None
 
     def insert(self, table: str, batch: Sequence[Row]) -> dict[int, str]:
         agent = TABLES["steps"].columns.index("agent")
         refused = {at: REASON for at, row in enumerate(batch) if table == "steps" and row[agent] == "bad"}
         self.inserted += [(table, row) for at, row in enumerate(batch) if at not in refused]
         return refused
+
+    def refresh_lag_s(self) -> float | None:
+        return self.lag_s
 
 
 class ListPublisher:
@@ -65,3 +70,16 @@ def test_a_refused_record_is_a_dead_letter_with_its_place_and_the_others_are_sto
     assert (letter["topic"], letter["partition"], letter["offset"]) == (TOPIC, 0, 8)
     assert (letter["error"], letter["reason"], letter["tenant"]) == ("invalid", REASON, "default")
     assert [table for table, _ in inserter.inserted].count("steps") == 2
+
+
+def test_the_age_of_the_rollups_is_exported_and_stays_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    inserter = RefusingInserter()
+    monkeypatch.setattr(sink, "sealing_codec", lambda *_, **__: LocalCodec())
+    monkeypatch.setattr(sink, "Inserter", lambda *_: inserter)
+    monkeypatch.setattr(sink, "TransactionalPublisher", lambda *_: ListPublisher())
+    monkeypatch.setattr(sink, "EVERY_S", 0)
+    processor = sink.SinkProcessor(Settings(), lambda: False)
+    for lag_s, exported in ((130.0, 130.0), (None, 130.0), (4.0, 4.0)):
+        inserter.lag_s = lag_s
+        processor.tick()
+        assert REGISTRY.get_sample_value("stepstream_store_refresh_lag_seconds") == exported
