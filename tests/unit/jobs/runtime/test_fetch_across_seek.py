@@ -30,7 +30,7 @@ class FakeClient:
 
     def pop(self) -> dict[TopicPartition, list[Any]]:
         offset, self.state.position = self.state.position, self.state.position + 1
-        return {TP: [SimpleNamespace(partition=6, offset=offset, timestamp=0, key=b"", value=b"")]}
+        return {TP: [SimpleNamespace(partition=6, offset=offset, timestamp=0, key=b"", value=b"", headers=())]}
 
 
 class FakeThread:
