@@ -36,3 +36,15 @@ def write(settings: Settings, topic: str, key: str, record: Any) -> None:
         producer = EventProducer(settings.kafka, codec, "stepstream", linger_ms=0)
         producer.send(topic, key, record)
         producer.flush(_DEADLINE_S)
+
+
+def delete(settings: Settings, topic: str, key: str) -> None:
+    """Delete a key and block until Kafka has acknowledged it.
+
+    Raises:
+        DeliveryFailed: Kafka did not acknowledge it within 30 seconds.
+    """
+    with closing(Codec(settings)) as codec:
+        producer = EventProducer(settings.kafka, codec, "stepstream", linger_ms=0)
+        producer.delete(topic, key)
+        producer.flush(_DEADLINE_S)

@@ -1,4 +1,7 @@
-"""`stepstream policy`: apply, show and list the governance policies of tenants; check and explain a control policy."""
+"""`stepstream policy`: apply, show and list the governance policies of tenants; check and explain a control policy.
+
+`stepstream policy control` applies, shows, lists and removes control policies.
+"""
 
 import getpass
 from datetime import UTC, datetime
@@ -8,6 +11,7 @@ from typing import Any
 import click
 import orjson
 
+from stepstream.cli.control_policies import control
 from stepstream.config import load
 from stepstream.topics.catalogue import POLICIES
 
@@ -15,6 +19,9 @@ from stepstream.topics.catalogue import POLICIES
 @click.group()
 def policy() -> None:
     """Governance policies of tenants, and control policies."""
+
+
+policy.add_command(control)
 
 
 @policy.command("apply")

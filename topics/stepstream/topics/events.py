@@ -1225,7 +1225,7 @@ def new_decision(
 
 
 class DecisionAct(TypedDict):
-    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval."""
+    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval. A decision that a person takes back has a second one."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
@@ -1240,7 +1240,7 @@ class DecisionAct(TypedDict):
     decision_id: str
     """Id of the decision."""
     state: str
-    """`done`, `rejected`, `expired` or `failed`."""
+    """`done`, `rejected`, `expired`, `failed`, or `undone`, which a person writes after `done`."""
     description: str
     """Act, in words; empty: nothing was done."""
     reason: str

@@ -1,0 +1,79 @@
+"""Undo a decision by hand, by the functions of `stepstream models rollback` and `stepstream harness rollback`. Pure.
+
+Only what still serves can be undone: if a later version took its place, taking back would hit that version.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from stepstream.topics.events import Decision, Harness, TrainingControl
+from stepstream.versions import harnesses, rollout_actions
+from stepstream.versions.rollouts import ModelVersions
+
+HARNESS_LEVERS = ("prompt", "skills", "memory", "tools")
+UndoKind = Literal["", "rollout", "harness", "training"]
+
+
+class UndoRefused(Exception):
+    """The decision cannot be undone; the message has the reason and the remedy."""
+
+
+def undo_kind(decision: Decision) -> UndoKind:
+    """Return which topic takes the undo; empty: none, as for `hold` and for a rollback, which removed harm."""
+    action, lever = decision["action"], decision["lever"]
+    if action in {"train", "pause", "resample"}:
+        return "training"
+    if lever == "weights" and action in {"canary", "widen", "promote"}:
+        return "rollout"
+    if lever in HARNESS_LEVERS and action in {"canary", "widen", "promote"}:
+        return "harness"
+    if lever == "tools" and action in {"disable", "rollback"}:
+        return "harness"
+    return ""
+
+
+def undo_rollout(decision: Decision, versions: ModelVersions) -> rollout_actions.Decision:
+    """Return the rollout that takes back a canary or a promotion of weights.
+
+    Raises:
+        UndoRefused: the version does not serve the track any more.
+        RolloutRefused: there is no version to return to.
+    """
+    model, served = decision["model"], versions.served
+    version = int(decision["target"]) if decision["target"].isdigit() else None
+    if decision["action"] in {"canary", "widen"}:
+        if version is None or served.canary != version:
+            raise UndoRefused(
+                f"{model}@{decision['target']} is not the canary any more: see `stepstream models status`"
+            )
+        return rollout_actions.stop_canary(model, versions)
+    if version is None or served.stable != version:
+        raise UndoRefused(f"{model}@{decision['target']} is not stable any more: see `stepstream models status`")
+    return rollout_actions.rollback(model, versions, served.previous_stable)
+
+
+def undo_harness(decision: Decision, versions: Mapping[str, Harness]) -> Harness:
+    """Return the record that takes back a harness version that the decision made or put out.
+
+    Raises:
+        UndoRefused: the version does not serve any more.
+        HarnessRefused: it is pinned.
+    """
+    served = harnesses.served_harnesses(versions.values())
+    for one in (served.canary, served.stable):
+        if one is not None and (one["version"] == decision["target"] or decision["event_id"] in one["reason"]):
+            return harnesses.take_back(versions, one["version"])
+    raise UndoRefused("its harness version does not serve the agent any more: see `stepstream harness list`")
+
+
+def undo_training(decision: Decision, now: TrainingControl) -> TrainingControl:
+    """Return the record that pauses or resumes learning, or ends the weights of task families.
+
+    Raises:
+        UndoRefused: the newest record is of another decision.
+    """
+    if now["decision_id"] != decision["event_id"]:
+        raise UndoRefused("a later record controls the training of the model")
+    if decision["action"] == "resample":
+        return {**now, "task_weights": {}}
+    return {**now, "paused": decision["action"] == "train"}

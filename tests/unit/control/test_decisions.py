@@ -1,0 +1,63 @@
+"""The fold of decisions, answers and acts, as the CLI and the console show it."""
+
+import pytest
+
+from stepstream.services.control.decisions import UnknownDecision, fold
+from stepstream.topics.events import Decision, new_approval, new_decision, new_decision_act
+
+NOW = 1_000
+
+
+def decision(id: str, action: str = "canary", tenant: str = "default", agent: str = "shop") -> Decision:
+    return new_decision(
+        event_id=id,
+        occurred_at_us=0,
+        tenant=tenant,
+        agent=agent,
+        model="m",
+        action=action,
+        lever="weights",
+        approvals=0 if action == "hold" else 1,
+        roles=["operator"],
+        watched_until_us=2 * NOW,
+    )
+
+
+def approval(id: str, decision_id: str, verdict: str = "approved") -> dict[str, object]:
+    return {"event_id": id, "occurred_at_us": NOW, "decision_id": decision_id, "verdict": verdict} | {
+        "author": "ada",
+        "role": "operator",
+    }
+
+
+def test_the_newest_decisions_come_first_with_their_states() -> None:
+    done = new_decision_act(
+        event_id="a", occurred_at_us=NOW, agent="shop", model="m", decision_id="d1", state="done", description="put out"
+    )
+    log = fold([decision("d1"), decision("h", "hold"), decision("d2"), decision("d1")], [], [done, done])
+    assert [(row["id"], row["state"]) for row in log.listed(NOW)] == [("d2", "awaiting"), ("d1", "done")]
+    assert [row["id"] for row in log.listed(NOW, holds=True)] == ["d2", "h", "d1"]
+    assert [row["id"] for row in log.listed(NOW, state="done")] == ["d1"]
+    assert log.listed(NOW, tenant="acme") == log.listed(NOW, agent="desk") == log.listed(NOW, model="n") == []
+    assert [one["description"] for one in log.details(log.found("d1"), NOW)["acts"]] == ["put out"]
+    assert [row["state"] for row in log.listed(3 * NOW)] == ["expired", "done"]
+
+
+def test_an_answer_has_the_reason_why_it_does_not_count() -> None:
+    given = new_approval(**approval("1", "d1"))  # type: ignore[arg-type]
+    person = {"tenant": "", "author": "bob", "role": "operator", "comment": "", "event_id": "2", "now_us": NOW}
+    log = fold([decision("d1")], [], [])
+    assert log.answered("d1", "approved", **person)["refused"] == ""  # type: ignore[arg-type]
+    log = fold([decision("d1")], [given, given], [])
+    assert log.listed(NOW)[0]["approved_by"] == ["ada"]
+    assert log.answered("d1", "approved", **person)["refused"] == "ada approved it already"  # type: ignore[arg-type]
+    log = fold([decision("d1"), decision("d2")], [], [])
+    assert "replaced it" in log.answered("d1", "approved", **person)["refused"]  # type: ignore[arg-type]
+
+
+def test_a_person_of_one_tenant_finds_no_decision_of_another() -> None:
+    log = fold([decision("d1", tenant="acme")], [], [])
+    assert log.found("d1")["tenant"] == log.found("d1", "acme")["tenant"] == "acme"
+    for id, tenant in (("d1", "other"), ("d9", "")):
+        with pytest.raises(UnknownDecision, match="stepstream decisions list"):
+            log.found(id, tenant)

@@ -1,0 +1,52 @@
+"""Versions of control policies: applied, frozen, unfrozen."""
+
+from itertools import count
+
+import pytest
+
+from stepstream.services.control.decide.policy import PolicyError
+from stepstream.services.control.policy_versions import PolicyRefused, applied, frozen
+from stepstream.topics.events import ControlPolicy
+
+FILE = "tenant = 'acme'\nagents = ['shop']\n"
+
+
+def version(before: ControlPolicy | None = None, name: str = "shop", document: str = FILE) -> ControlPolicy:
+    return applied(before, name=name, document=document, author="ada", event_id="e", now_us=5)
+
+
+def freeze(policies: list[ControlPolicy], tenant: str, name: str = "", *, to: bool = True) -> list[ControlPolicy]:
+    ids = count()
+    identity = {"author": "bob", "now_us": 7, "new_id": lambda: str(next(ids))}
+    return frozen(policies, tenant, name, is_frozen=to, **identity)  # type: ignore[arg-type]
+
+
+def test_a_file_becomes_the_next_version_of_its_tenant() -> None:
+    first = version()
+    assert (first["tenant"], first["version"], first["frozen"], len(first["hash"])) == ("acme", 1, False, 64)
+    assert version(first)["version"] == 2
+    with pytest.raises(PolicyError, match="line 1"):
+        version(document="x = 1")
+
+
+def test_freezing_is_kept_until_unfreezing() -> None:
+    one, other = version(), version(name="desk")
+    changed = freeze([one, other], "acme")
+    assert [(each["name"], each["frozen"], each["version"], each["author"]) for each in changed] == [
+        ("desk", True, 2, "bob"),
+        ("shop", True, 2, "bob"),
+    ]
+    assert len({each["event_id"] for each in changed}) == 2
+    assert freeze(changed, "acme") == []
+    assert version(changed[1])["frozen"]
+    assert [each["name"] for each in freeze(changed, "acme", "shop", to=False)] == ["shop"]
+
+
+def test_a_tenant_without_a_policy_is_frozen_by_an_empty_one() -> None:
+    [made] = freeze([version()], "other")
+    assert (made["tenant"], made["name"], made["version"], made["frozen"]) == ("other", "default", 1, True)
+    assert made["document"] == 'tenant = "other"\n'
+    assert version(made, document=made["document"])["hash"] == made["hash"]
+    assert freeze([], "other", to=False) == []
+    with pytest.raises(PolicyRefused, match="it has: shop"):
+        freeze([version()], "acme", "desk")
