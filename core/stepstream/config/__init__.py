@@ -17,6 +17,7 @@ from stepstream.config.connections import (
     TopicsSettings,
     TracingSettings,
 )
+from stepstream.config.control import ControlSettings
 from stepstream.config.ingest import GatewaySettings, ModelPriceSettings, OtlpSettings, ProviderSettings, SdkSettings
 from stepstream.config.jobs import (
     AlarmsSettings,
@@ -59,6 +60,7 @@ __all__ = [
     "BrokerSettings",
     "ClickHouseSettings",
     "ConsoleSettings",
+    "ControlSettings",
     "CurateSettings",
     "DemoSettings",
     "FleetSettings",

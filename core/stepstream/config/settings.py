@@ -14,6 +14,7 @@ from stepstream.config.connections import (
     TopicsSettings,
     TracingSettings,
 )
+from stepstream.config.control import ControlSettings
 from stepstream.config.ingest import GatewaySettings, OtlpSettings, SdkSettings
 from stepstream.config.jobs import (
     AlarmsSettings,
@@ -70,6 +71,7 @@ class Settings(Section):
     learner: LearnerSettings = LearnerSettings()
     fleet: FleetSettings = FleetSettings()
     console: ConsoleSettings = ConsoleSettings()
+    control: ControlSettings = ControlSettings()
     demo: DemoSettings = DemoSettings()
     stack: StackSettings = StackSettings()
 

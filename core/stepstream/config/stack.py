@@ -128,9 +128,10 @@ class StackSettings(Section):
     external: list[Literal["broker", "registry", "store"]] = setting(
         [], "Parts that run elsewhere although their address is the embedded default, separated by commas."
     )
-    more: list[Literal["curate", "fleet", "inspect", "judge", "verify"]] = setting(
+    more: list[Literal["control", "curate", "fleet", "inspect", "judge", "verify"]] = setting(
         [],
-        "Optional processes to run, separated by commas: jobs, and the fleet of demonstration agents.",
+        "Optional processes to run, separated by commas: jobs, the controller of the control plane, and the fleet of "
+        "demonstration agents.",
     )
     scale: list[str] = setting(
         [], "Workers of jobs that have several, as `label=2`, separated by commas. `store-writer` is one of the jobs."

@@ -135,6 +135,7 @@ def stack_parts(settings: Settings) -> list[Part]:
             Port(console.host, console.port, "console", "STEPSTREAM_CONSOLE_PORT"),
             essential=False,
         ),
+        metrics.process("control", "services.control", (*log, "tables"), essential=False, optional=True),
         metrics.process("fleet", "services.fleet", ("gateway", *names), ends=True, essential=False, optional=True),
         *(
             metrics.process(name, f"jobs.{name}", log, job=True, essential=False, optional=True)

@@ -23,6 +23,7 @@ SUFFIXES = {"seconds": "_seconds", "bytes": "_bytes"}
 MODULES = {
     "govern": "stepstream.jobs.runtime.metrics",
     "watch": "stepstream.jobs.watch",
+    "control": "stepstream.services.control.metrics",
     "curate": "stepstream.jobs.curate",
     "store-writer": "stepstream.jobs.sink",
     "learner": "stepstream.learner.metrics",

@@ -242,7 +242,7 @@ def test_strimzi_gets_the_topics_of_the_catalogue(tmp_path: Path) -> None:
 
 def test_each_process_connects_as_a_user_with_the_rights_of_its_program(tmp_path: Path) -> None:
     secured = {"settings": {"kafka": {"prefix": "blue."}}, "strimzi": {"cluster": "kafka", "users": True}}
-    optional = {"processes": {name: {"enabled": True} for name in ("curate", "inspect", "judge", "verify")}}
+    optional = {"processes": {name: {"enabled": True} for name in ("control", "curate", "inspect", "judge", "verify")}}
     manifests = render(merged(merged(profile("large"), secured), optional))
     settings = settings_of(manifests, tmp_path)
     made = {m["metadata"]["name"]: m for m in manifests if m["kind"] == "KafkaUser"}

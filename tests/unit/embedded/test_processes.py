@@ -137,7 +137,7 @@ def runs_a_process(guarded: ast.If) -> bool:
 
 
 def test_optional_processes_run_only_where_the_settings_name_them() -> None:
-    optional = {"curate", "fleet", "inspect", "judge", "verify"}
+    optional = {"control", "curate", "fleet", "inspect", "judge", "verify"}
     assert set(NAMES) - set(default_names(SETTINGS, PARTS)) == optional
     settings = load(environment={"STEPSTREAM_STACK_MORE": ",".join(optional)})
     assert set(default_names(settings, stack_parts(settings))) >= optional
@@ -145,7 +145,7 @@ def test_optional_processes_run_only_where_the_settings_name_them() -> None:
 
 def test_the_stack_goes_on_without_agents_charts_and_optional_jobs() -> None:
     spare = {process.name for process in PROCESSES if not process.essential}
-    assert spare == {"console", "watch", "curate", "fleet", "inspect", "judge", "verify"}
+    assert spare == {"console", "control", "watch", "curate", "fleet", "inspect", "judge", "verify"}
     assert not any(set(part.after) & spare for part in PARTS)
 
 

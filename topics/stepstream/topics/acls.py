@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.catalogue import LABELED_TRAJECTORIES, TOPICS
 from stepstream.topics.topic import Topic
 from stepstream.topics.topic_plan import OWNED_TOPICS
 
@@ -16,6 +16,8 @@ Resource = Literal["topic", "group", "transactional-id"]
 
 JOBS = ("govern", "label", "measure", "inspect", "judge", "verify", "store")
 """Jobs with a consumer group and transactions of their own, named `stepstream-JOB`."""
+CONTROL = "control"
+"""The controller of the control plane."""
 OPERATOR = "operator"
 """People and their commands: `topics apply`, `erase`, `replay`, `copy` and the others."""
 PROGRAMS = (
@@ -26,7 +28,7 @@ PROGRAMS = (
     "inference",
     "gateway",
     "console",
-    "control",
+    CONTROL,
     "fleet",
     "sdk",
     OPERATOR,
@@ -42,7 +44,7 @@ _PROGRAMS_OF = {
     "replay": (OPERATOR,),
     "export": (OPERATOR,),
     "erase": (OPERATOR,),
-    "control plane": ("control",),
+    "control plane": (CONTROL,),
 }
 _SCHEMAS = "_schemas"
 _UNUSED_GROUP = "unused"
@@ -102,12 +104,16 @@ def _topics(program: str, prefix: str) -> Iterator[Acl]:
             operations.append("Write")
         if operations:
             yield Acl("topic", prefix + topic.name, False, tuple(operations))
+    if program == CONTROL:  # how far the tables hold the log
+        yield Acl("topic", prefix + LABELED_TRAJECTORIES, False, ("Describe",))
 
 
 def _groups(program: str, prefix: str) -> Iterator[Acl]:
     yield Acl("group", prefix + _UNUSED_GROUP, False, ("Describe",))
-    if program in JOBS:
+    if program in JOBS or program == CONTROL:
         yield Acl("group", f"{prefix}stepstream-{program}", False, ("Read",))
+    if program == CONTROL:
+        yield Acl("group", f"{prefix}stepstream-store", False, ("Describe",))
     if program == "gateway":
         yield Acl("group", f"{prefix}otlp", False, ("Read",))
     if program == OPERATOR:
@@ -123,7 +129,7 @@ def _transactions(program: str, prefix: str) -> Iterator[Acl]:
     if program == "learner":  # the model's name follows
         yield Acl("transactional-id", f"{prefix}learner/", True, operations)
         yield Acl("transactional-id", f"{prefix}retention/", True, operations)
-    if program == "control":
+    if program == CONTROL:
         yield Acl("transactional-id", f"{prefix}control", False, operations)
     if program == OPERATOR:
         yield Acl("transactional-id", f"{prefix}stepstream-", True, operations)

@@ -33,6 +33,7 @@ GROUPS = (
     MetricGroup("Schema registry", ("registry",), services.REGISTRY),
     MetricGroup("Embedded store", ("store",), services.STORE),
     MetricGroup("Console", ("console",), services.CONSOLE),
+    MetricGroup("Controller", ("control",), services.CONTROL),
     MetricGroup("Fleet", ("fleet",), services.FLEET),
     MetricGroup("Followed tables", (), services.TABLES),
     MetricGroup("Supervisor", ("up",), services.SUPERVISOR),

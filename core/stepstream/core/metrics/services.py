@@ -106,6 +106,29 @@ FLEET = (
     FLEET_LINEAGE_VERSIONS,
 )  # fmt: skip
 
+CONTROL_LEADER = GaugeMetric("stepstream_control_leader", "0 or 1", "1 while this controller acts, 0 while it waits.")
+CONTROL_SCOPES = GaugeMetric(
+    "stepstream_control_scopes", "scopes", "Agents and models that a control policy covers and that have traffic."
+)
+CONTROL_DECISIONS = CounterMetric(
+    "stepstream_control_decisions_total", "decisions", "Decisions published.", ("action", "lever")
+)
+CONTROL_ACTS = CounterMetric("stepstream_control_acts_total", "acts", "Ends of decisions, by state.", ("state",))
+CONTROL_AWAITING = GaugeMetric("stepstream_control_awaiting", "decisions", "Decisions that wait for people.")
+CONTROL_CYCLE_SECONDS = HistogramMetric(
+    "stepstream_control_cycle_seconds",
+    "seconds",
+    "Time to decide once for all scopes.",
+    buckets=(0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+)
+CONTROL_FAILED_CYCLES = CounterMetric(
+    "stepstream_control_failed_cycles_total", "cycles", "Cycles without a decision, because the store or Kafka failed."
+)
+CONTROL = (
+    CONTROL_LEADER, CONTROL_SCOPES, CONTROL_DECISIONS, CONTROL_ACTS, CONTROL_AWAITING, CONTROL_CYCLE_SECONDS,
+    CONTROL_FAILED_CYCLES,
+)  # fmt: skip
+
 TABLE_FAULTY = GaugeMetric(
     "stepstream_table_faulty",
     "0 or 1",

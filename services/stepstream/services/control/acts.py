@@ -1,0 +1,251 @@
+"""Turn a decision into the records that do it. Pure.
+
+A decision is done by the functions that `stepstream models` and `stepstream harness` use. If one
+refuses, the act is failed, with its reason. Ids and times follow from the decision, so a repetition writes the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from stepstream.services.control.decide.decide import JOB
+from stepstream.services.control.history import AUTHOR
+from stepstream.services.control.scope import Serving, scope_of, training_key
+from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS, HARNESSES, ROLLOUTS, TRAINING_CONTROL
+from stepstream.topics.events import (
+    Decision,
+    Harness,
+    HarnessTool,
+    TrainingControl,
+    new_decision_act,
+    new_harness,
+    new_harness_tool,
+    new_training_control,
+)
+from stepstream.topics.ids import derived_id
+from stepstream.versions import harnesses, rollout_actions
+from stepstream.versions.harnesses import HarnessRefused
+from stepstream.versions.rollout_actions import RolloutRefused
+
+
+class Record(NamedTuple):
+    """Record to publish."""
+
+    topic: str
+    key: str
+    value: Any
+
+
+class Refused(Exception):
+    """The decision cannot be done any more; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """Identity of the records of one act."""
+
+    decision: Decision
+    at_us: int
+
+    def of(self, topic: str) -> dict[str, Any]:
+        decision = self.decision
+        event_id = derived_id(JOB, decision["event_id"], topic, tenant=decision["tenant"])
+        return {"event_id": event_id, "occurred_at_us": self.at_us}
+
+    @property
+    def reason(self) -> str:
+        return f"{self.decision['reason']} (decision {self.decision['event_id']})"
+
+
+def decision_record(decision: Decision) -> Record:
+    """Return the record of the decision itself."""
+    return Record(DECISIONS, scope_of(decision).key, decision)
+
+
+def end(decision: Decision, state: str, at_us: int, *, description: str = "", reason: str = "") -> Record:
+    """Return the record that ends a decision in a state."""
+    act = new_decision_act(
+        event_id=derived_id(JOB, decision["event_id"], state, tenant=decision["tenant"]),
+        occurred_at_us=at_us,
+        tenant=decision["tenant"],
+        agent=decision["agent"],
+        model=decision["model"],
+        decision_id=decision["event_id"],
+        state=state,
+        description=description,
+        reason=reason,
+    )
+    return Record(DECISION_ACTS, scope_of(decision).key, act)
+
+
+def do(
+    decision: Decision, serving: Serving, at_us: int, task_weights: Mapping[str, float] | None = None
+) -> list[Record]:
+    """Return the records that do a decision, its act last; publish them in one transaction.
+
+    Args:
+        decision: other than `hold`.
+        serving: what serves its scope now.
+        at_us: time of the act.
+        task_weights: weight of each task family, for `resample`.
+    """
+    identity = _Identity(decision, at_us)
+    try:
+        records, description = _records(identity, serving, task_weights or {})
+    except (Refused, RolloutRefused, HarnessRefused) as error:
+        return [end(decision, "failed", at_us, reason=str(error))]
+    return [*records, end(decision, "done", at_us, description=description)]
+
+
+def fix_version(model: str, serving: Serving, at_us: int) -> Record | None:
+    """Return the rollout that fixes the newest version as the stable one; None: one is fixed, or none is published.
+
+    A model that follows its newest version serves each checkpoint to all before anything could try it.
+    """
+    served = serving.versions.served
+    if not served.follows_newest or served.newest is None:
+        return None
+    event = rollout_actions.promote(model, serving.versions, served.newest).event(
+        model,
+        event_id=derived_id(JOB, model, "fix", served.newest),
+        occurred_at_us=at_us,
+        reason="the control plane tries each version before it serves all",
+        author=AUTHOR,
+    )
+    return Record(ROLLOUTS, model, event)
+
+
+def _records(identity: _Identity, serving: Serving, weights: Mapping[str, float]) -> tuple[list[Record], str]:
+    decision = identity.decision
+    match decision["action"], decision["lever"]:
+        case (("train" | "pause" | "resample"), _):
+            return _training(identity, serving, weights)
+        case (("disable" | "rollback"), "tools"):
+            return _tools(identity, serving)
+        case (("canary" | "widen" | "promote" | "rollback"), "weights"):
+            return _rollout(identity, serving)
+        case (("canary" | "widen" | "promote" | "rollback"), _):
+            return _harness(identity, serving)
+        case "propose", _:
+            return [], "asked for a proposal"
+        case action, lever:
+            raise Refused(f"nothing does {action} with {lever}")
+
+
+def _rollout(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
+    decision, versions = identity.decision, serving.versions
+    model, target, served = decision["model"], decision["target"], versions.served
+    if not target.isdigit():
+        raise Refused(f"'{target}' is no version of {model}")
+    version = int(target)
+    match decision["action"]:
+        case "canary":
+            if served.canary is not None:
+                raise Refused(f"the canary of {model}@{served.canary} is running")
+            rollout = rollout_actions.start_canary(model, versions, version, decision["share"])
+            text = f"{model}@{version} serves {decision['share']:g} of trajectories"
+        case "widen":
+            _check_canary(str(version), served.canary)
+            rollout = rollout_actions.start_canary(model, versions, version, decision["share"])
+            text = f"{model}@{version} serves {decision['share']:g} of trajectories"
+        case "promote":
+            _check_canary(str(version), served.canary)
+            rollout = rollout_actions.promote(model, versions, version)
+            text = f"{model}@{version} is stable"
+        case _ if decision["rule"] == "canary":
+            if served.canary is None:
+                raise Refused(f"{model} has no canary any more")
+            rollout = rollout_actions.rollback(model, versions)
+            text = f"the canary of {model}@{served.canary} has ended; {model}@{served.stable} serves all"
+        case _:
+            rollout = rollout_actions.rollback(model, versions, version)
+            text = f"{model}@{version} is stable again"
+    fields = identity.of(ROLLOUTS)
+    event = rollout.event(model, **fields, reason=identity.reason, author=AUTHOR)
+    return [Record(ROLLOUTS, model, event)], text
+
+
+def _harness(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
+    decision, versions = identity.decision, serving.harnesses
+    agent, target, served = decision["agent"], decision["target"], harnesses.served_harnesses(versions.values())
+    canary = None if served.canary is None else served.canary["version"]
+    match decision["action"]:
+        case "canary":
+            if canary is not None:
+                raise Refused(f"the canary of {canary} is running")
+            harness = harnesses.start_canary(versions, target, decision["share"])
+            text = f"harness {target} serves {decision['share']:g} of {agent}'s trajectories"
+        case "widen":
+            _check_canary(target, canary)
+            harness = harnesses.start_canary(versions, target, decision["share"])
+            text = f"harness {target} serves {decision['share']:g} of {agent}'s trajectories"
+        case "promote":
+            _check_canary(target, canary)
+            harness = harnesses.promote(versions, target)
+            text = f"harness {target} of {agent} is stable"
+        case _ if decision["rule"] == "canary":
+            if canary is None:
+                raise Refused(f"{agent} has no canary of a harness any more")
+            harness = harnesses.take_back(versions, canary)
+            text = f"the canary of harness {canary} has ended"
+        case _:
+            stable = None if served.stable is None else served.stable["version"]
+            if stable is None or stable == target:
+                raise Refused(f"the harness that it takes back does not serve {agent} any more")
+            harness = harnesses.take_back(versions, stable)
+            text = f"harness {stable} of {agent} was taken back"
+    return [_harness_record(identity, harness)], text
+
+
+def _tools(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
+    """Serve a harness version that does not offer a tool, or that pins its earlier version, to all trajectories."""
+    decision, versions = identity.decision, serving.harnesses
+    stable = harnesses.served_harnesses(versions.values()).stable
+    name, _, version = decision["target"].partition("@")
+    change = {"enabled": False} if decision["action"] == "disable" else {"version": version, "enabled": True}
+    before = stable or new_harness(
+        event_id="", occurred_at_us=0, tenant=decision["tenant"], agent=decision["agent"], version=""
+    )
+    tools = [one for one in before["tools"] if one["name"] != name]
+    changed = next((one for one in before["tools"] if one["name"] == name), new_harness_tool(name=name))
+    tools.append(cast(HarnessTool, {**changed, **change}))
+    content = {**before, "tools": sorted(tools, key=lambda one: one["name"])}
+    found = harnesses.version_of(content)
+    if found not in versions:
+        parents = [] if stable is None else [stable["version"]]
+        made = {**content, "parents": parents, "proposer": AUTHOR, "state": "proposed", "pinned": False, "share": 0.0}
+        versions = {**versions, found: harnesses.propose(versions, cast(Harness, made))}
+    record = _harness_record(identity, harnesses.promote(versions, found))
+    text = f"{name} is not offered any more" if decision["action"] == "disable" else f"{name} is pinned to {version}"
+    return [record], f"{text} (harness {found})"
+
+
+def _harness_record(identity: _Identity, harness: Harness) -> Record:
+    key = harnesses.record_key(harness["tenant"], harness["agent"], harness["version"])
+    fields = {**identity.of(HARNESSES), "reason": identity.reason, "author": AUTHOR}
+    return Record(HARNESSES, key, {**harness, **fields})
+
+
+def _training(identity: _Identity, serving: Serving, weights: Mapping[str, float]) -> tuple[list[Record], str]:
+    decision, before = identity.decision, serving.training
+    tenant, model, action = decision["tenant"], decision["model"], decision["action"]
+    paused = (before is not None and before["paused"]) if action == "resample" else action == "pause"
+    if action == "resample" and not weights:
+        raise Refused("there are no outcomes of training tasks to weigh them by")
+    mix = dict(weights) if action == "resample" else {} if before is None else before["task_weights"]
+    control: TrainingControl = new_training_control(
+        **identity.of(TRAINING_CONTROL),
+        tenant=tenant,
+        model=model,
+        paused=paused,
+        task_weights=mix,
+        reason=identity.reason,
+        decision_id=decision["event_id"],
+    )
+    text = {"train": "learning resumes", "pause": "learning is paused"}.get(action, "task families have new weights")
+    return [Record(TRAINING_CONTROL, training_key(tenant, model), control)], text
+
+
+def _check_canary(version: str, canary: str | int | None) -> None:
+    if canary is None or str(canary) != version:
+        raise Refused(f"{version} is not the canary any more")

@@ -1,0 +1,223 @@
+"""Fold the log of decisions and acts into the `History` of a scope. Pure.
+
+The fold depends neither on the order of the records nor on repeated ones: it sorts by time and id.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from stepstream.services.control.decide.records import Canary, History, Lever, Past, Promotion
+from stepstream.services.control.scope import Scope, Serving, scope_of
+from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
+from stepstream.topics.events import Approval, Decision, DecisionAct, Harness
+from stepstream.versions.harnesses import served_harnesses
+
+AUTHOR = "control plane"
+"""Author of the records that the controller writes."""
+
+
+@dataclass(slots=True)
+class DecisionLog:
+    """Records of `decisions`, `decision-acts` and `approvals`."""
+
+    pulls: dict[str, Decision] = field(default_factory=dict)
+    """Decisions other than `hold`, by id."""
+    holds: dict[Scope, Decision] = field(default_factory=dict)
+    """Newest decision to hold of each scope."""
+    acts: dict[str, dict[str, DecisionAct]] = field(default_factory=dict)
+    """Acts by decision and id."""
+    answers: dict[str, dict[str, Approval]] = field(default_factory=dict)
+    """Answers by decision and id."""
+
+    def add(self, topic: str, record: Any) -> None:
+        """Add one record."""
+        if topic == DECISIONS:
+            self._add_decision(record)
+        elif topic == DECISION_ACTS:
+            self.acts.setdefault(record["decision_id"], {})[record["event_id"]] = record
+        elif topic == APPROVALS:
+            self.answers.setdefault(record["decision_id"], {})[record["event_id"]] = record
+
+    def _add_decision(self, decision: Decision) -> None:
+        if decision["action"] != "hold":
+            self.pulls[decision["event_id"]] = decision
+            return
+        before = self.holds.get(scope_of(decision))
+        if before is None or _order(before) < _order(decision):
+            self.holds[scope_of(decision)] = decision
+
+    def pulls_of(self, scope: Scope) -> list[Decision]:
+        """Return the decisions of a scope other than `hold`, the oldest first."""
+        return sorted((one for one in self.pulls.values() if scope_of(one) == scope), key=_order)
+
+    def in_order(self) -> list[Decision]:
+        """Return the decisions other than `hold` of all scopes, the oldest first."""
+        return sorted(self.pulls.values(), key=_order)
+
+    def acts_of(self, decision_id: str) -> list[DecisionAct]:
+        """Return the acts of a decision, the oldest first."""
+        return sorted(self.acts.get(decision_id, {}).values(), key=_order)
+
+    def answers_to(self, decision_id: str) -> list[Approval]:
+        """Return the answers to a decision, the oldest first."""
+        return sorted(self.answers.get(decision_id, {}).values(), key=_order)
+
+    def state_of(self, decision: Decision) -> str:
+        """Return the state of the newest act; without one, `awaiting`."""
+        acts = self.acts_of(decision["event_id"])
+        return acts[-1]["state"] if acts else "awaiting"
+
+
+def history_of(
+    scope: Scope, log: DecisionLog, serving: Serving, *, owns_weights: bool, frozen: bool = False
+) -> History:
+    """Return the history of a scope.
+
+    Args:
+        scope: whose.
+        log: all records up to now.
+        serving: what serves the scope.
+        owns_weights: True if a canary and a promotion of the model's weights are this scope's to judge.
+        frozen: True if the kill switch is set.
+    """
+    pulls = log.pulls_of(scope)
+    past = tuple(one for one in (_past(pull, log.state_of(pull)) for pull in pulls) if one is not None)
+    done = [one for one in past if one.state == "done"]
+    canary = _harness_canary(serving, done)
+    promotions = [_harness_promotion(serving, done)]
+    if owns_weights:
+        canary = _weights_canary(serving, done) or canary
+        promotions.append(_weights_promotion(serving, done))
+    newest = max((one for one in promotions if one is not None), key=lambda one: one.at_us, default=None)
+    return History(past, canary, newest, frozen)
+
+
+def weights_owner(model: str, log: DecisionLog, serving: Serving, scopes: Iterable[Scope]) -> Scope | None:
+    """Return the scope that judges a model's canary and promotion: several agents may use one model.
+
+    It is the one whose decision put the version out; of versions that a person put out, the first scope by name.
+    """
+    served = serving.versions.served
+    version = served.canary if served.canary is not None else served.stable
+    matching = [
+        one
+        for one in sorted(log.pulls.values(), key=_order)
+        if one["model"] == model and one["lever"] == "weights" and one["action"] in {"canary", "widen", "promote"}
+        if one["target"] == str(version) and log.state_of(one) == "done"
+    ]
+    known = sorted(scope for scope in scopes if scope.model == model)
+    if matching and scope_of(matching[-1]) in known:
+        return scope_of(matching[-1])
+    return known[0] if known else None
+
+
+def taken_back(log: DecisionLog, model: str) -> frozenset[int]:
+    """Return the versions of a model's weights that decisions took back."""
+    serving: dict[Scope, list[str]] = {}
+    bad: set[int] = set()
+    for one in sorted(log.pulls.values(), key=_order):
+        if one["model"] != model or one["lever"] != "weights" or log.state_of(one) not in {"done", "undone"}:
+            continue
+        put_out = serving.setdefault(scope_of(one), [])
+        if one["action"] in {"canary", "promote"}:
+            put_out.append(one["target"])
+        if put_out and (one["action"] == "rollback" or log.state_of(one) == "undone"):
+            bad.add(int(put_out.pop()))
+    return frozenset(bad)
+
+
+def canary_shares(past: Sequence[Past], decisions: Iterable[Decision], canary: Canary) -> list[tuple[int, float]]:
+    """Return the shares of a running canary: (time, share), the oldest first."""
+    done = {one.id for one in past if one.state == "done"}
+    found = [
+        (one["occurred_at_us"], one["share"])
+        for one in decisions
+        if one["event_id"] in done and one["action"] in {"canary", "widen"} and one["target"] == canary.version
+        if one["occurred_at_us"] >= canary.started_us
+    ]
+    return sorted(found) or [(canary.started_us, canary.share)]
+
+
+def _past(decision: Decision, state: str) -> Past | None:
+    """Return a decision as the history has it; None: it came to nothing, since nobody answered in time."""
+    if state == "expired":
+        return None
+    # A failed act counts as a pull: the limits of the lever delay the next attempt.
+    states = {"awaiting": "awaiting", "rejected": "rejected", "undone": "rejected"}
+    return Past(
+        decision["event_id"],
+        decision["occurred_at_us"],
+        cast(Lever, decision["lever"]),
+        cast(Any, decision["action"]),
+        decision["target"],
+        decision["watched_until_us"],
+        cast(Any, states.get(state, "done")),
+    )
+
+
+def _weights_canary(serving: Serving, done: Sequence[Past]) -> Canary | None:
+    served, rollout = serving.versions.served, serving.versions.rollout
+    if served.canary is None or rollout is None or served.stable is None:
+        return None
+    started = _newest(done, "canary", str(served.canary))
+    return Canary(
+        "weights",
+        str(served.canary),
+        str(served.stable),
+        rollout["occurred_at_us"] if started is None else started.at_us,
+        served.canary_share,
+    )
+
+
+def _harness_canary(serving: Serving, done: Sequence[Past]) -> Canary | None:
+    served = served_harnesses(serving.harnesses.values())
+    if served.canary is None:
+        return None
+    version = served.canary["version"]
+    started = _newest(done, "canary", version)
+    return Canary(
+        "prompt" if started is None or started.lever is None else started.lever,
+        version,
+        "" if served.stable is None else served.stable["version"],
+        served.canary["occurred_at_us"] if started is None else started.at_us,
+        served.canary["share"],
+    )
+
+
+def _weights_promotion(serving: Serving, done: Sequence[Past]) -> Promotion | None:
+    served, rollout = serving.versions.served, serving.versions.rollout
+    if rollout is None or served.follows_newest or served.stable is None or served.previous_stable is None:
+        return None
+    own = _newest(done, "promote", str(served.stable))
+    if own is None and rollout["action"] != "promote":
+        return None  # a person promoted it, and a later record replaced that one
+    at_us, decision_id = (rollout["occurred_at_us"], "") if own is None else (own.at_us, own.id)
+    return Promotion("weights", str(served.stable), str(served.previous_stable), at_us, decision_id)
+
+
+def _harness_promotion(serving: Serving, done: Sequence[Past]) -> Promotion | None:
+    stable = served_harnesses(serving.harnesses.values()).stable
+    if stable is None:
+        return None
+    own = _newest(done, "promote", stable["version"])
+    if own is None and stable["author"] == AUTHOR:
+        return None  # made to disable or roll back a tool
+    at_us, decision_id = (stable["occurred_at_us"], "") if own is None else (own.at_us, own.id)
+    lever = "prompt" if own is None or own.lever is None else own.lever
+    return Promotion(lever, stable["version"], _version_before(serving, stable), at_us, decision_id)
+
+
+def _version_before(serving: Serving, stable: Harness) -> str:
+    """Return the version that serves once the stable one is taken back; empty: the agent's own calls."""
+    others = [one for one in serving.harnesses.values() if one["version"] != stable["version"]]
+    before = served_harnesses(others).stable
+    return "" if before is None else before["version"]
+
+
+def _newest(done: Sequence[Past], action: str, target: str) -> Past | None:
+    return next((one for one in reversed(done) if one.action == action and one.target == target), None)
+
+
+def _order(record: Decision | DecisionAct | Approval) -> tuple[int, str]:
+    return record["occurred_at_us"], record["event_id"]

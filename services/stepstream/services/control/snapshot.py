@@ -1,0 +1,200 @@
+"""Build the `Snapshot` of a scope from rows of the store and the newest records of compacted topics. Pure."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from stepstream.analytics.estimate import Estimate
+from stepstream.analytics.success import Attempts, share
+from stepstream.services.control.decide.records import (
+    Canary,
+    Candidate,
+    History,
+    Outcome,
+    RewardAlarm,
+    Snapshot,
+    Source,
+    Stratum,
+    ToolWindow,
+)
+from stepstream.services.control.scope import Scope, Serving
+from stepstream.services.control.statistics import OutcomeRow, Statistics, ToolRow
+from stepstream.topics.events import Harness
+from stepstream.versions.harnesses import served_harnesses
+
+VIEW = "trajectories"
+_UNKNOWN = frozenset({"", "unknown", "other", "error"})
+"""Error classes that nobody has classified, as in the view `tool_errors`."""
+MIN_FAMILIES = 5
+"""Served task families below which coverage is not defined."""
+
+
+def snapshot_of(
+    scope: Scope,
+    at_us: int,
+    since_us: int,
+    found: Statistics,
+    serving: Serving,
+    history: History,
+    *,
+    shares: Sequence[tuple[int, float]] = (),
+    taken_back: frozenset[int] = frozenset(),
+    owns_weights: bool = True,
+    open_tests: int = 1,
+) -> Snapshot:
+    """Return the snapshot.
+
+    Args:
+        scope: what it is about.
+        at_us: time of the decision.
+        since_us: begin of the outcomes.
+        found: rows of the store.
+        serving: newest records of the compacted topics.
+        history: earlier decisions.
+        shares: (time, share) of the running canary, the oldest first.
+        taken_back: versions of the weights that were taken back.
+        owns_weights: False: another scope tries and judges the weights of this model.
+        open_tests: canaries that run for all scopes.
+    """
+    outcomes = tuple(_outcomes(found.outcomes, history.canary, shares))
+    stable = [one for one in outcomes if one.track == "stable" and one.success is not None]
+    before = found.before if history.promotion is not None else {}
+    return Snapshot(
+        tenant=scope.tenant,
+        agent=scope.agent,
+        model=scope.model,
+        at_us=at_us,
+        complete_until_us=min(at_us, found.position.complete_until_us),
+        source=Source(VIEW, found.position.text, since_us, at_us),
+        outcomes=outcomes,
+        baseline=Attempts(*(sum(column) for column in zip(*before.values(), strict=True))) if before else None,
+        format_failures=Attempts(len(stable), sum(one.failure == "format" for one in stable)),
+        tools=tuple(_tool(row, serving) for row in found.tools),
+        groups=found.groups,
+        strata=_strata(before, stable),
+        candidates=tuple(_candidates(serving, history, taken_back, owns_weights)),
+        alarms=tuple(RewardAlarm(one["alarm_id"], one["message"], one["since_version"]) for one in serving.alarms),
+        coverage=_coverage(found),
+        staleness_p95=found.staleness_p95,
+        learning=serving.training is None or not serving.training["paused"],
+        missing=found.missing,
+        open_tests=max(1, open_tests),
+    )
+
+
+def outcomes_since(history: History, at_us: int, window_s: float) -> int:
+    """Return the time from which outcomes count, in microseconds.
+
+    The start of a running canary, else the newest promotion, or a later act on a tool: trajectories with a broken tool
+    do not judge a version. At most `window_s` seconds ago.
+    """
+    begin = at_us - round(window_s * 1e6)
+    if history.canary is not None:
+        return max(begin, history.canary.started_us)
+    if history.promotion is None:
+        return begin
+    acts = [one.at_us for one in history.decisions if one.lever == "tools" and one.state == "done"]
+    return max(begin, history.promotion.at_us, *acts)
+
+
+def _outcomes(
+    rows: Iterable[OutcomeRow], canary: Canary | None, shares: Sequence[tuple[int, float]]
+) -> Iterator[Outcome]:
+    times = [at_us for at_us, _ in shares]
+    for row in rows:
+        is_canary = canary is not None and _is_canary(row, canary)
+        if canary is not None and canary.lever != "weights" and not is_canary and row.harness_version != canary.parent:
+            continue  # of a version that is not compared
+        at = max(0, bisect_right(times, row.opened_us) - 1)
+        part = shares[at][1] if shares else 0.5
+        yield Outcome(
+            "canary" if is_canary else "stable",
+            row.success,
+            row.cluster,
+            row.family,
+            row.failure,
+            row.harmed,
+            max(1, round((1 - part) / part)) if 0 < part < 1 else 1,
+        )
+
+
+def _is_canary(row: OutcomeRow, canary: Canary) -> bool:
+    return row.track == "canary" if canary.lever == "weights" else row.harness_version == canary.version
+
+
+def _strata(before: Mapping[str, Attempts], stable: Sequence[Outcome]) -> dict[str, Stratum]:
+    if not before:
+        return {}
+    n = Counter(one.stratum for one in stable)
+    successes = Counter(one.stratum for one in stable if one.success)
+    none = Attempts(0, 0)
+    return {name: Stratum(before.get(name, none), Attempts(n[name], successes[name])) for name in sorted({*before, *n})}
+
+
+def _tool(row: ToolRow, serving: Serving) -> ToolWindow:
+    version, previous = _tool_versions(row.tool, serving)
+    known = row.error.lower() not in _UNKNOWN
+    return ToolWindow(row.tool, version, row.error, row.before, row.window, known, previous)
+
+
+def _tool_versions(tool: str, serving: Serving) -> tuple[str, str]:
+    """Return the pinned version of a tool, and the one that an earlier stable harness pinned; empty: none."""
+    pinned = []
+    left: dict[str, Harness] = dict(serving.harnesses)
+    while (stable := served_harnesses(left.values()).stable) is not None:
+        pinned += [one["version"] for one in stable["tools"] if one["name"] == tool and one["version"]]
+        del left[stable["version"]]
+    version = pinned[0] if pinned else ""
+    return version, next((one for one in pinned if one != version), "")
+
+
+def _candidates(
+    serving: Serving, history: History, taken_back: frozenset[int], owns_weights: bool
+) -> Iterator[Candidate]:
+    """Yield harness versions that were proposed, then untried weights; the newest of each last."""
+    served = served_harnesses(serving.harnesses.values())
+    parent = "" if served.stable is None else served.stable["version"]
+    if served.stable is None or not served.stable["pinned"]:
+        for one in sorted(serving.harnesses.values(), key=lambda one: (one["revision"], one["version"])):
+            if one["state"] == "proposed":
+                yield Candidate("prompt", one["version"], parent, _headroom(one))
+    if owns_weights:
+        yield from _weights(serving, history, taken_back)
+
+
+def _weights(serving: Serving, history: History, taken_back: frozenset[int]) -> Iterator[Candidate]:
+    """Yield versions newer than all that were tried, unless they were trained from one that was taken back."""
+    served, checkpoints = serving.versions.served, serving.versions.checkpoints
+    if served.stable is None or served.follows_newest:
+        return
+    tried = [
+        int(past.target)
+        for past in history.decisions
+        if past.lever == "weights" and past.action in {"canary", "promote"} and past.target.isdigit()
+    ]
+    newest = max([served.stable, *taken_back, *tried])
+    for version in sorted(checkpoints):
+        if version <= newest or version == served.canary or checkpoints[version]["removed_at_us"] is not None:
+            continue
+        if taken_back.isdisjoint(_ancestors(version, serving)):
+            yield Candidate("weights", str(version), str(served.stable))
+
+
+def _ancestors(version: int, serving: Serving) -> Iterator[int]:
+    found: int | None = version
+    while found is not None:
+        yield found
+        checkpoint = serving.versions.checkpoints.get(found)
+        found = None if checkpoint is None else checkpoint["parent_version"]
+
+
+def _headroom(harness: Harness) -> Estimate | None:
+    """Return the gain that an optimiser measured on held-out questions; None: it was not measured."""
+    return None
+
+
+def _coverage(found: Statistics) -> Estimate | None:
+    """Return the share of served task families that the training fleet samples; None: too few, or no training."""
+    if len(found.served_families) < MIN_FAMILIES or not found.trained_families:
+        return None
+    return share(len(found.served_families & found.trained_families), len(found.served_families))

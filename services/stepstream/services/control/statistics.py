@@ -1,0 +1,59 @@
+"""Define the rows that a snapshot is built from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stepstream.analytics.success import Attempts
+from stepstream.analytics.tools import Calls
+from stepstream.services.control.decide.records import FailureKind, Groups
+
+
+class OutcomeRow(NamedTuple):
+    """Trajectory that began after the time that a query names."""
+
+    opened_us: int
+    track: str
+    harness_version: str
+    success: bool | None
+    """None: still open."""
+    cluster: str
+    """Its group, or the digest of its user and the day; empty: none."""
+    family: str
+    failure: FailureKind
+    harmed: bool
+
+
+class ToolRow(NamedTuple):
+    """Calls of a tool by error class."""
+
+    tool: str
+    error: str
+    before: Calls
+    window: Calls
+
+
+class Position(NamedTuple):
+    """Position up to which the tables hold the log."""
+
+    text: str
+    """Offsets of `labeled-trajectories` by partition."""
+    complete_until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Answers of the store about a scope."""
+
+    position: Position
+    outcomes: tuple[OutcomeRow, ...] = ()
+    """In order of assignment."""
+    before: Mapping[str, Attempts] = field(default_factory=dict)
+    """Success of each task family before the newest promotion."""
+    tools: tuple[ToolRow, ...] = ()
+    groups: Groups | None = None
+    served_families: frozenset[str] = frozenset()
+    trained_families: frozenset[str] = frozenset()
+    staleness_p95: float | None = None
+    missing: tuple[str, ...] = ()
+    """Tables that gave no answer."""

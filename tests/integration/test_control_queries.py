@@ -1,0 +1,118 @@
+"""Test the controller's queries on planted rows."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from clickhouse_connect.driver.client import Client
+from view_rows import AT, TENANT, attempt, plant
+
+from stepstream.analytics.success import Attempts
+from stepstream.analytics.tools import Calls
+from stepstream.config import Settings
+from stepstream.services.control.decide.records import Groups
+from stepstream.services.control.queries import StoreQueries
+from stepstream.services.control.scope import Scope
+from stepstream.services.control.statistics import Position, Statistics, ToolRow
+
+SCOPE = Scope(TENANT, "a", "m")
+MINUTE_US = 60_000_000
+
+
+def us(minutes: float) -> int:
+    """Return the time `minutes` after `AT`."""
+    return round((AT + timedelta(minutes=minutes)).timestamp() * 1e6)
+
+
+@pytest.fixture
+def queries(view_settings: Settings, view_client: Client) -> Iterator[StoreQueries]:
+    with closing(StoreQueries(view_settings)) as queries:
+        yield queries
+
+
+def ask(queries: StoreQueries, *, since: float = -60, promoted: float | None = None) -> Statistics:
+    """Ask at 20 minutes after `AT`."""
+    return queries.statistics(SCOPE, Position("p", 0), us(20), us(since), None if promoted is None else us(promoted))
+
+
+def served(name: str, success: bool | None, minutes: float, **fields: object) -> dict[str, object]:
+    at = AT + timedelta(minutes=minutes)
+    values = {"split": "train", "track": "stable", "opened_at": at, "started_at": at, **fields}
+    return attempt(name, success, **values)
+
+
+def test_outcomes_are_in_order_of_assignment_with_cluster_family_and_failure(
+    queries: StoreQueries, view_client: Client
+) -> None:
+    rows = [
+        served("easy/2/0", True, 2, track="canary", group_id="g1"),
+        served("easy/1/0", False, 1, user="u", **{"call.tool": ["t"], "call.error": ["invalid_arguments"]}),
+        served("hard/1/0", False, 3, **{"call.tool": ["t"], "call.error": ["timeout"]}),
+        served("hard/2/0", None, 4, end="truncated"),
+        served("hard/3/0", None, 5),
+        served("hard/4/0", True, 6, split="eval"),
+        served("hard/5/0", True, 7, agent="other"),
+        served("hard/6/0", True, 8, parent_trajectory_id="hard/1/0"),
+        served("hard/7/0", True, -61),
+    ]
+    for row in rows:
+        calls = len(row.get("call.tool", []))  # type: ignore[arg-type]
+        row |= {"call.step": [0] * calls, "call.ms": [1.0] * calls, "call.tool": row.get("call.tool", [])}
+        row["call.error"] = row.get("call.error", [])
+        plant(view_client, "trajectories", [row])
+    at = AT + timedelta(minutes=10)
+    step = {"tenant": TENANT, "trajectory_id": "open", "occurred_at": at, "agent": "a", "model": "m", "split": "train"}
+    plant(view_client, "steps", [step | {"track": "canary", "task_id": "easy/9", "source_key": 1}])
+
+    found = ask(queries)
+    assert found.missing == ()
+    assert [(one.track, one.success, one.family, one.failure, one.harmed) for one in found.outcomes] == [
+        ("stable", False, "easy", "format", False),
+        ("canary", True, "easy", "", False),
+        ("stable", False, "hard", "tool", False),
+        ("stable", False, "hard", "capability", True),
+        ("canary", None, "easy", "", False),
+    ]
+    assert found.outcomes[0].cluster.startswith("u:")
+    assert found.outcomes[1].cluster == "g:g1"
+    assert found.served_families == {"easy", "hard"}
+    assert found.trained_families == {"easy"}
+    assert queries.scopes(us(-60)) == [SCOPE, Scope(TENANT, "other", "m")]
+
+    promoted = ask(queries, since=3, promoted=3)
+    assert promoted.before == {"easy": Attempts(1, 0), "hard": Attempts(1, 1)}
+    assert len(promoted.outcomes) == 3
+
+
+def test_groups_and_staleness_are_counted(queries: StoreQueries, view_client: Client) -> None:
+    groups = {"g1": (True, False), "g2": (True, True), "g3": (False,)}
+    plant(
+        view_client,
+        "trajectories",
+        (
+            served(f"t/{group}/{i}", success, i, group_id=group)
+            for group, outcomes in groups.items()
+            for i, success in enumerate(outcomes)
+        ),
+    )
+    found = ask(queries)
+    assert found.groups == Groups(2, 1, 0.75)
+    assert found.staleness_p95 is None
+
+
+def test_a_tool_window_is_compared_with_the_time_before_it(queries: StoreQueries, view_client: Client) -> None:
+    calls = {"call.step": [0, 0], "call.tool": ["get", "get"], "call.error": ["", "timeout"], "call.ms": [1.0, 1.0]}
+    plant(view_client, "trajectories", [served("t/1", True, 10, **calls), served("t/2", True, -10, **calls)])
+    hour = (AT - timedelta(hours=2)).replace(minute=0)
+    rollup = {"hour": hour, "tenant": TENANT, "tool": "get", "agent": "a", "model": "m", "calls": 50, "failed": 1}
+    plant(view_client, "tool_hours", [rollup | {"error.class": ["timeout"], "error.calls": [1], "version": AT}])
+    assert ask(queries).tools == (ToolRow("get", "timeout", Calls(52, 2), Calls(2, 1)),)
+
+
+def test_a_table_without_an_answer_is_missing(queries: StoreQueries, view_client: Client) -> None:
+    view_client.command("RENAME TABLE training_decisions TO away")
+    try:
+        assert ask(queries).missing == ("training_decisions",)
+    finally:
+        view_client.command("RENAME TABLE away TO training_decisions")
