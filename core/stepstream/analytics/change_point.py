@@ -1,9 +1,13 @@
-"""Find a change of a success or error rate by a Bernoulli CUSUM. Pure."""
+"""Find a change of a success or error rate by a Bernoulli CUSUM, with known or estimated rates. Pure."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from stepstream.analytics.success import Attempts
+
+_LOWEST_RATE = 0.01
 
 
 class Change(NamedTuple):
@@ -18,7 +22,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cusum:
-    """Bernoulli CUSUM from rate p₀ to rate p₁ (Page 1954), also with rates of each observation (risk-adjusted).
+    """Bernoulli CUSUM from rate p₀ to rate p₁, both known exactly (Page 1954).
 
     S = max(0, S + ln(p₁/p₀)) after a 1 and max(0, S + ln((1−p₁)/(1−p₀))) after a 0; alarm at S > h. The mean time to a
     false alarm is at least e^h observations. Detects a rise for p₁ > p₀, a fall for p₁ < p₀. Reset it at a promotion.
@@ -50,17 +54,53 @@ class Cusum:
 
 def find_change(observations: Iterable[bool], before: float, after: float, limit: float) -> Change | None:
     """Return the first alarm over the observations; None: there is none."""
-    return find_adjusted_change(((observation, before, after) for observation in observations), limit)
-
-
-def find_adjusted_change(observations: Iterable[tuple[bool, float, float]], limit: float) -> Change | None:
-    """Return the first alarm over observations with p₀ and p₁ of each, as those of its stratum (Steiner et al. 2000).
-
-    A changed mix of strata is no change then.
-    """
     state = Cusum(limit)
-    for observation, before, after in observations:
+    for observation in observations:
         state = state.add(observation, before, after)
         if state.alarm:
             return Change(state.seen, state.last_zero + 1, state.height)
     return None
+
+
+def find_fall(
+    observations: Iterable[tuple[str, bool]], baselines: Mapping[str, Attempts], effect: float, limit: float
+) -> Change | None:
+    """Return the first alarm over outcomes with their stratum, for a fall of success by `effect`; None: there is none.
+
+    Each stratum is held to its own rate (Steiner et al. 2000), so a changed mix of strata is no change. The rates are
+    estimates: since the last zero, the sum is the log ratio of two beta-binomial predictive probabilities (predictive
+    ratio CUSUM, Bourazas et al. 2023, doi 10.1080/00224065.2022.2161435). The one without a change has
+    Beta(c + ½, n − c + ½) of the stratum's baseline; the one after it the same weight n + 1 at a mean that is lower
+    by `effect`, at least 0.01. For n → ∞ it is the CUSUM with known rates.
+
+    From any start the ratio is a martingale, over outcomes and over the error of the baseline, so the chance of a
+    false alarm within T observations is at most T·e^−h (Ville's inequality for each start).
+
+    Raises:
+        KeyError: a stratum has no baseline.
+        ValueError: the success of a baseline is too low to fall.
+    """
+    weights = {name: _beta_weights(attempts, effect) for name, attempts in baselines.items()}
+    since: dict[str, list[int]] = {}  # failures and successes of each stratum since the last zero
+    height, last_zero = 0.0, 0
+    for seen, (stratum, success) in enumerate(observations, 1):
+        counts = since.setdefault(stratum, [0, 0])
+        before, after = weights[stratum][success]
+        height += math.log((after + counts[success]) / (before + counts[success]))
+        counts[success] += 1
+        if height <= 0:
+            height, last_zero = 0.0, seen
+            since.clear()
+        elif height > limit:
+            return Change(seen, last_zero + 1, height)
+    return None
+
+
+def _beta_weights(attempts: Attempts, effect: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the weights of failures, then of successes: before the change and after it."""
+    total = attempts.n + 1
+    rate = (attempts.successes + 0.5) / total
+    after = max(_LOWEST_RATE, rate - effect)
+    if after >= rate:
+        raise ValueError(f"a success of {rate:.3g} cannot fall below {_LOWEST_RATE}")
+    return (total * (1 - rate), total * (1 - after)), (total * rate, total * after)

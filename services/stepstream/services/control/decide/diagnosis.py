@@ -5,9 +5,9 @@ A rule returns what it would do, or None. Rules that take something back are `sa
 
 from collections.abc import Callable, Iterator
 
-from stepstream.analytics.change_point import find_adjusted_change
+from stepstream.analytics.change_point import find_fall
 from stepstream.analytics.estimate import Estimate
-from stepstream.analytics.success import share, wilson
+from stepstream.analytics.success import Attempts, share, wilson
 from stepstream.analytics.tools import FACTOR, tool_alert
 from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import Evidence, Finding, History, Snapshot, evidence, rounded
@@ -52,26 +52,28 @@ def tool_errors(snapshot: Snapshot, _history: History, _policy: ControlPolicy) -
 
 
 def change_after_promotion(snapshot: Snapshot, history: History, policy: ControlPolicy) -> Finding | None:
-    """Find a fall of success after a promotion by a CUSUM at the rate of each stratum (METRICS F; Steiner et al. 2000).
+    """Find a fall of success after a promotion by a CUSUM at the rate of each stratum, as estimated before it.
 
-    A drift of the task mix is no fall then. Strata with too few trajectories before the promotion are left out.
+    A drift of the task mix is no fall then, nor is an error of the estimates (`find_fall` has formula and sources).
+    Strata with too few trajectories before the promotion are left out. At the default limit 1.5 % of 1,500 sound
+    fleets lost a version within 7,000 trajectories of its promotion; with the estimates taken as exact, 3.3 %.
     """
-    promotion, rates = history.promotion, _rates_before(snapshot, policy)
+    promotion, baselines = history.promotion, _baselines(snapshot, policy)
     if promotion is None:
         return None
     closed = [
-        (one.success, rates[one.stratum], max(0.01, rates[one.stratum] - policy.change_effect))
+        (one.stratum, one.success)
         for one in snapshot.outcomes
-        if one.track == "stable" and one.success is not None and one.stratum in rates
+        if one.track == "stable" and one.success is not None and one.stratum in baselines
     ]
-    change = find_adjusted_change(closed, policy.change_limit)
+    change = find_fall(closed, baselines, policy.change_effect, policy.change_limit)
     if change is None:
         return None
     after = closed[change.place - 1 :]
-    expected = sum(before for _, before, _ in after) / len(after)
+    expected = sum(_rate(baselines[stratum]) for stratum, _ in after) / len(after)
     figures = (
         Evidence("expected_success", rounded(expected), n=len(after)),
-        evidence("success_after", share(sum(success for success, _, _ in after), len(after))),
+        evidence("success_after", share(sum(success for _, success in after), len(after))),
         Evidence("cusum", rounded(change.height), n=change.alarm),
         Evidence("change_at", float(change.place), n=change.alarm),
     )
@@ -82,16 +84,18 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
     )
 
 
-def _rates_before(snapshot: Snapshot, policy: ControlPolicy) -> dict[str, float]:
-    """Return the success of each stratum before the promotion, (c + ½)/(n + 1), where it can fall visibly."""
+def _baselines(snapshot: Snapshot, policy: ControlPolicy) -> dict[str, Attempts]:
+    """Return each stratum's attempts before the promotion, where they are enough and success can fall visibly."""
     if snapshot.strata:
         before = {name: stratum.before for name, stratum in snapshot.strata.items()}
     else:
         before = {"": snapshot.baseline} if snapshot.baseline is not None else {}
-    rates = {
-        name: (one.successes + 0.5) / (one.n + 1) for name, one in before.items() if one.n >= policy.min_trajectories
-    }
-    return {name: rate for name, rate in rates.items() if rate > 0.02}
+    return {name: one for name, one in before.items() if one.n >= policy.min_trajectories and _rate(one) > 0.02}
+
+
+def _rate(before: Attempts) -> float:
+    """Return (c + ½)/(n + 1)."""
+    return (before.successes + 0.5) / (before.n + 1)
 
 
 def diverging_rewards(snapshot: Snapshot, _history: History, _policy: ControlPolicy) -> Finding | None:

@@ -93,7 +93,9 @@ class ControlPolicy(Section):
     min_trajectories: int = Field(50, ge=1, description="Trajectories below which nothing is decided.")
     approve_above: float = Field(0.5, ge=0, le=1, description="Blast radius above which a person must approve.")
     change_effect: float = Field(0.15, gt=0, lt=1, description="Fall of success that the change point looks for.")
-    change_limit: float = Field(9.0, gt=0, description="CUSUM limit h; a false alarm comes after e^h trajectories.")
+    change_limit: float = Field(
+        10.0, gt=0, description="CUSUM limit h; a false alarm within T trajectories has a chance of at most T/e^h."
+    )
     format_limit: float = Field(0.1, gt=0, lt=1, description="Share of format failures above which prompts help.")
     variance_limit: float = Field(
         0.2, gt=0, lt=1, description="Share of groups with variance above which weights learn."

@@ -1,5 +1,6 @@
 """Explain a control policy in words, one sentence a limit. Pure."""
 
+import math
 from collections.abc import Iterator
 
 from stepstream.analytics.sequential import minimum_detectable_effect
@@ -33,8 +34,8 @@ def _rules(policy: ControlPolicy) -> Iterator[str]:
     if disabled:
         yield f"These rules are disabled: {_joined(tuple(disabled))}."
     yield (
-        f"After a promotion it looks for a fall of success by {policy.change_effect:g} within task families; a false "
-        f"alarm comes after e^{policy.change_limit:g} trajectories or later on average."
+        f"After a promotion it looks for a fall of success by {policy.change_effect:g} within task families; the "
+        f"chance of a false alarm is at most {1000 * math.exp(-policy.change_limit):.2g} in 1,000 trajectories."
     )
 
 
