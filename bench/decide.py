@@ -17,57 +17,16 @@ import json
 import multiprocessing
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-from control_fleets.controllers import Controller, Decider, FixedHorizon, Pulled, TrainEvery, WeeklyReview
-from control_fleets.world import World
+from control_fleets.controllers import FixedHorizon, TrainEvery, WeeklyReview
 from in_process.runs import commit
 
 from stepstream.services.control.decide.policy import ControlPolicy
+from stepstream.services.control.simulate.fleet import Controller, Decider, Result, run
+from stepstream.services.control.simulate.scenarios import SCENARIOS
 
-TICKS = 180
 QUICK_FLEETS = 5
-
-
-@dataclass(frozen=True)
-class Scenario:
-    faults: frozenset[str]
-    required: frozenset[Pulled] = frozenset()
-    allowed: frozenset[Pulled] = frozenset()
-    """Further actions that are no fault."""
-    traffic: int = 50
-
-
-def _trial(lever: str) -> frozenset[Pulled]:
-    return frozenset({("canary", lever), ("widen", lever), ("promote", lever)})
-
-
-_UNDECIDED = frozenset({("canary", "weights"), ("widen", "weights"), ("rollback", "weights")})
-
-SCENARIOS = {
-    "nothing": Scenario(frozenset()),
-    "tool breaks": Scenario(frozenset({"tool"}), frozenset({("disable", "tools")})),
-    "better examples": Scenario(frozenset({"examples"}), frozenset({("canary", "prompt"), ("promote", "prompt")}),
-                                _trial("prompt")),
-    "weights can learn": Scenario(frozenset({"weights"}), frozenset({("train", "weights"), ("promote", "weights")}),
-                                  _trial("weights")),
-    "poisoned checkpoint": Scenario(frozenset({"poison"}), frozenset({("rollback", "weights")}), _UNDECIDED),
-    "equal version": Scenario(frozenset({"equal"}), frozenset(), _UNDECIDED),
-    "gamed reward": Scenario(frozenset({"gamed"}), frozenset({("pause", "weights")})),
-    "slow drift": Scenario(frozenset({"drift"}), frozenset({("rollback", "weights")})),
-    "changed task mix": Scenario(frozenset({"mix"})),
-    "tool and examples": Scenario(
-        frozenset({"tool", "examples"}),
-        frozenset({("disable", "tools"), ("canary", "prompt"), ("promote", "prompt")}),
-        _trial("prompt"),
-    ),
-    "tool and poison": Scenario(
-        frozenset({"tool", "poison"}), frozenset({("disable", "tools"), ("rollback", "weights")}), _UNDECIDED
-    ),
-    "tiny traffic": Scenario(frozenset({"equal"}), frozenset(), _UNDECIDED, traffic=2),
-}  # fmt: skip
 
 CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "decide": partial(Decider, ControlPolicy()),
@@ -77,43 +36,14 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
 }
 
 
-@dataclass(frozen=True)
-class Fleet:
-    """Result of one fleet."""
-
-    right: bool
-    false_promotion: bool
-    harm: float
-    gained: float
-    delay: int | None
-
-
-def run(scenario: Scenario, controller: str, seed: int) -> Fleet:
+def simulate(scenario: str, controller: str, seed: int) -> Result:
     """Run one fleet."""
-    rng = np.random.default_rng(seed)
-    world = World(scenario.faults, scenario.traffic, int(rng.integers(20, 51)), rng)
-    decider = CONTROLLERS[controller]()
-    done: dict[Pulled, int] = {}
-    false_promotion = wrong = False
-    for _ in range(TICKS):
-        world.advance()
-        serving = dict(world.serving)
-        for pulled, version in decider.act(world):
-            action, lever = pulled
-            if action == "promote":
-                false_promotion |= world.gain[version] <= world.gain[serving[lever]]
-            wrong |= world.tick < world.onset or pulled not in scenario.required | scenario.allowed
-            done.setdefault(pulled, world.served)
-    complete = scenario.required <= done.keys()
-    began = world.onset * scenario.traffic
-    delay = max((done[pulled] for pulled in scenario.required), default=began) - began if complete else None
-    return Fleet(complete and not wrong, false_promotion, world.harm, world.gained, delay)
+    return run(SCENARIOS[scenario], CONTROLLERS[controller](), seed)
 
 
-def row(scenario: str, controller: str, fleets: list[Fleet]) -> dict[str, object]:
+def row(scenario: str, controller: str, fleets: list[Result]) -> dict[str, object]:
     """Return the figures of a scenario."""
     delays = [one.delay for one in fleets if one.delay is not None]
-    needed = bool(SCENARIOS[scenario].required)
     return {
         "scenario": scenario,
         "controller": controller,
@@ -122,7 +52,7 @@ def row(scenario: str, controller: str, fleets: list[Fleet]) -> dict[str, object
         "false_promotions": statistics.mean(one.false_promotion for one in fleets),
         "harm": round(statistics.mean(one.harm for one in fleets), 1),
         "gained": round(statistics.mean(one.gained for one in fleets), 1),
-        "delay": statistics.median(delays) if delays and needed else None,
+        "delay": statistics.median(delays) if delays else None,
     }
 
 
@@ -139,7 +69,7 @@ def main() -> None:
     with multiprocessing.Pool(arguments.processes) as pool:
         for scenario in arguments.scenario or SCENARIOS:
             for controller in CONTROLLERS:
-                fleets = pool.map(partial(run, SCENARIOS[scenario], controller), seeds)
+                fleets = pool.map(partial(simulate, scenario, controller), seeds, chunksize=10)
                 rows.append(one := row(scenario, controller, fleets))
                 print(
                     f"{scenario:20} {controller:17} {one['right_lever']:6.3f} {one['false_promotions']:6.3f} "

@@ -1,70 +1,8 @@
-"""Those who decide for a simulated fleet: the decision function, and three baselines."""
+"""Baselines that decide for a simulated fleet: train every N trajectories, fixed-horizon A/B, weekly review."""
 
-from dataclasses import replace
-from typing import Protocol
-
-from control_fleets.world import GAINS, World
 from stepstream.analytics.success import Attempts
-from stepstream.services.control.decide.decide import decide
-from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import Decision, Lever, Past
-
-Pulled = tuple[str, str]
-"""Action and lever."""
-
-
-class Controller(Protocol):
-    """Acts on a world after each tick."""
-
-    def act(self, world: World) -> list[tuple[Pulled, str]]:
-        """Act, and return what was pulled, with the version that it serves or takes back."""
-        ...
-
-
-class Decider:
-    """The decision function with a policy."""
-
-    def __init__(self, policy: ControlPolicy) -> None:
-        self._policy = policy
-        self._decisions: list[Past] = []
-
-    def act(self, world: World) -> list[tuple[Pulled, str]]:
-        decision = decide(world.snapshot(), world.history(self._decisions), self._policy)
-        if decision.action == "hold" or decision.lever is None:
-            return []
-        self._decisions.append(
-            Past(
-                decision.id,
-                decision.at_us,
-                decision.lever,
-                decision.action,
-                decision.target,
-                decision.watched_until_us,
-            )
-        )
-        self._apply(world, decision, decision.lever)
-        return [((decision.action, decision.lever), decision.target)]
-
-    def _apply(self, world: World, decision: Decision, lever: Lever) -> None:
-        match decision.action:
-            case "canary":
-                chosen = next(one for one in world.candidates if one.version == decision.target)
-                world.start_canary(chosen, decision.share)
-            case "widen":
-                assert world.canary is not None
-                world.canary = replace(world.canary, share=decision.share)
-            case "promote":
-                world.serve(lever, decision.target)
-            case "disable":
-                world.tool_disabled = True
-            case "rollback" if decision.rule == "canary":
-                world.end_canary()
-            case "rollback":
-                world.take_back(lever, decision.target)
-            case "train":
-                world.train()
-            case "pause":
-                world.learning = False
+from stepstream.services.control.simulate.scenarios import Pulled
+from stepstream.services.control.simulate.world import GAINS, World
 
 
 class TrainEvery:

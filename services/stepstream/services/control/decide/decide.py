@@ -21,7 +21,7 @@ from stepstream.services.control.decide.records import (
     History,
     Lever,
     Snapshot,
-    digest,
+    inputs_digest,
     rounded,
 )
 from stepstream.topics.ids import derived_id
@@ -169,5 +169,5 @@ def _undo(finding: Finding) -> str:
 
 def _identified(decision: Decision, snapshot: Snapshot, history: History) -> Decision:
     """Return the decision with its id, derived from all inputs."""
-    origin = (digest(snapshot, history), decision.policy_hash, decision.rule, decision.action, decision.target)
+    origin = (inputs_digest(snapshot, history), decision.policy_hash, decision.rule, decision.action, decision.target)
     return replace(decision, id=derived_id(JOB, *origin, tenant=snapshot.tenant))

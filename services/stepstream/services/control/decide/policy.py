@@ -6,6 +6,7 @@ A policy is a TOML file; every entry is optional. An invalid entry or a contradi
 import re
 import tomllib
 from fnmatch import fnmatchcase
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, Self
 
@@ -127,7 +128,7 @@ class ControlPolicy(Section):
             raise PolicyError(_at(document, path, fault))
         return policy
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 (hex) of the values in effect: two files with the same meaning have the same hash."""
         return sha256(self.model_dump_json().encode()).hexdigest()

@@ -4,8 +4,9 @@ All times are microseconds since the Unix epoch (UTC). Sequences of outcomes are
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Literal
 
 import orjson
@@ -267,6 +268,15 @@ class Decision:
     def to_bytes(self) -> bytes:
         """Return canonical JSON."""
         return orjson.dumps(self, option=orjson.OPT_SORT_KEYS)
+
+
+_OUTCOME = attrgetter(*Outcome.__dataclass_fields__)
+
+
+def inputs_digest(snapshot: Snapshot, history: History) -> str:
+    """Return the digest of all inputs. Outcomes are written as arrays, which takes a fifth of the time."""
+    rows = [_OUTCOME(outcome) for outcome in snapshot.outcomes]
+    return digest(replace(snapshot, outcomes=()), rows, history)
 
 
 def digest(*records: Any) -> str:

@@ -1,11 +1,12 @@
-"""Simulate one fleet: trajectories with two task families, a tool, versions of weights and prompt, and a fault.
+"""Simulate one fleet: trajectories with two task families, a tool, versions of weights and prompt, and a fault. Pure.
 
 A tick is two hours of traffic. Rates are those of a mid-sized deployment: easy tasks succeed in 80 %, hard ones in 40 %
-of attempts; four trajectories in ten call the tool, which fails in 2 % of its calls.
+of attempts; four trajectories in ten call the tool, which fails in 2 % of its calls. All chance comes from `rng`.
 """
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from stepstream.services.control.decide.records import (
     Stratum,
     ToolWindow,
 )
-from stepstream.topics.events import Track
 
 TICK_US = 2 * 3_600_000_000
 START_US = 20_000 * 24 * 3_600_000_000
@@ -39,7 +39,10 @@ WINDOW_TICKS, BASELINE_TICKS = 4, 84
 GAINS = {"examples": 0.15, "weights": 0.12, "poison": -0.3, "gamed": -0.2, "equal": 0.0}
 """Change of success by a version."""
 DRIFT, DRIFT_TICKS = 0.35, 40
-WINDOW_OUTCOMES = 1500
+WINDOW_OUTCOMES = 500
+"""Newest outcomes of a snapshot without a canary or promotion."""
+PROMOTION_OUTCOMES = 2500
+"""Newest outcomes of a snapshot after a promotion."""
 TRAINING_TICKS = 8
 
 
@@ -64,10 +67,11 @@ class World:
     tool_disabled: bool = False
     alarm: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
-    calls: list[Calls] = field(default_factory=list)
-    earlier: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    """Stable outcomes before the newest promotion, by family and success."""
-    now: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    calls: list[Calls] = field(default_factory=lambda: [Calls(0, 0)])
+    """Calls of the tool until each tick, and those that failed."""
+    earlier: list[int] = field(default_factory=lambda: [0] * 4)
+    """Stable outcomes before the newest promotion, at 2 · hard + success."""
+    now: list[int] = field(default_factory=lambda: [0] * 4)
     served: int = 0
     harm: float = 0.0
     """Successes that were lost against the first versions without a fault."""
@@ -78,7 +82,13 @@ class World:
 
     @property
     def now_us(self) -> int:
+        """Return the time of the tick."""
         return START_US + self.tick * TICK_US
+
+    @property
+    def onset_us(self) -> int:
+        """Return the time at which the fault begins."""
+        return START_US + self.onset * TICK_US
 
     def advance(self) -> None:
         """Serve one tick of traffic."""
@@ -88,28 +98,29 @@ class World:
         if self.trained_at is not None and self.tick >= self.trained_at:
             self.trained_at = None
             self.publish("weights", GAINS["weights"])
-        hard = 0.9 if "mix" in self.faults and self.tick >= self.onset else 0.4
-        families = np.where(self.rng.random(self.traffic) < hard, "hard", "easy")
-        base = np.array([FAMILIES[name] for name in families])
-        tried = self.rng.random(self.traffic) < (self.canary.share if self.canary else 0.0)
+        drawn = self.rng.random((5, self.traffic))
+        hard = drawn[0] < (0.9 if "mix" in self.faults and self.tick >= self.onset else 0.4)
+        tried = drawn[1] < (self.canary.share if self.canary else 0.0)
+        needed = drawn[2] < TOOL_SHARE
+        base = np.where(hard, FAMILIES["hard"], FAMILIES["easy"])
         chance = np.clip(base + self._shift(tried), 0.01, 0.99)
-        needed = self.rng.random(self.traffic) < TOOL_SHARE
-        failed = needed & (self.rng.random(self.traffic) < self._tool_errors())
         if self.tool_disabled:
+            used = failed = 0
             chance = np.where(needed, np.maximum(0.01, chance - WITHOUT_TOOL), chance)
-            failed &= False
-        used = needed & (not self.tool_disabled)
-        difference = np.where(failed, 0, chance) - base
-        self.harm += float(np.maximum(0, -difference).sum())
+        else:
+            broken = needed & (drawn[3] < self._tool_errors())
+            used, failed = int(needed.sum()), int(broken.sum())
+            chance = np.where(broken, 0.0, chance)
+        difference = chance - base
+        self.harm -= float(np.minimum(0, difference).sum())
         self.gained += float(difference.sum())
-        good = (self.rng.random(self.traffic) < chance) & ~failed
+        codes = 2 * hard + (drawn[4] < chance)
         per_canary = round((1 - self.canary.share) / self.canary.share) if self.canary else 1
-        for family, canary, success in zip(families, tried, good, strict=True):
-            track: Track = "canary" if canary else "stable"
-            self.outcomes.append(Outcome(track, bool(success), "", str(family), per_canary=per_canary))
-            if not canary:
-                self.now[str(family), bool(success)] += 1
-        self.calls.append(Calls(int(used.sum()), int(failed.sum())))
+        kinds = _kinds(per_canary)
+        self.outcomes.extend([kinds[code] for code in (codes + 4 * tried).tolist()])
+        for code in codes[~tried].tolist():
+            self.now[code] += 1
+        self.calls.append(Calls(self.calls[-1].n + used, self.calls[-1].errors + failed))
         self.served += self.traffic
 
     def publish(self, lever: Lever, gain: float, headroom: Estimate | None = None) -> str:
@@ -122,7 +133,7 @@ class World:
     def serve(self, lever: Lever, version: str) -> None:
         """Serve a version to all."""
         self._restart()
-        self.earlier, self.now = self.now, Counter()
+        self.earlier, self.now = self.now, [0] * 4
         self.promotion = Promotion(lever, version, self.serving[lever], self.now_us)
         self.serving[lever] = version
         self.candidates = [one for one in self.candidates if one.version != version]
@@ -134,24 +145,29 @@ class World:
         self.promotion = None
 
     def start_canary(self, candidate: Candidate, share: float) -> None:
+        """Serve a candidate to a share of the traffic."""
         self._restart()
         self.candidates = [one for one in self.candidates if one.version != candidate.version]
         self.canary = Canary(candidate.lever, candidate.version, candidate.parent, self.now_us, share)
 
     def end_canary(self) -> None:
+        """Serve the canary's parent to all again."""
         self._restart()
 
     def train(self) -> None:
+        """Begin learning; weights that can learn yield a version after `TRAINING_TICKS`."""
         self.learning = True
         if "weights" in self.faults and self.tick >= self.onset and self.trained_at is None:
             self.trained_at = self.tick + TRAINING_TICKS
 
     def snapshot(self) -> Snapshot:
         """Return what a controller sees."""
-        before, window = self.calls[:-WINDOW_TICKS][-BASELINE_TICKS:], self.calls[-WINDOW_TICKS:]
-        earlier, now = self.earlier, self.now
-        strata = {family: Stratum(_attempts(earlier, family), _attempts(now, family)) for family in FAMILIES}
-        outcomes = self.outcomes if self.canary or self.promotion else self.outcomes[-WINDOW_OUTCOMES:]
+        calls, last = self.calls, self.tick
+        middle, first = max(0, last - WINDOW_TICKS), max(0, last - WINDOW_TICKS - BASELINE_TICKS)
+        strata = {
+            family: Stratum(_attempts(self.earlier, i), _attempts(self.now, i)) for i, family in enumerate(FAMILIES)
+        }
+        newest = len(self.outcomes) if self.canary else PROMOTION_OUTCOMES if self.promotion else WINDOW_OUTCOMES
         return Snapshot(
             tenant="default",
             agent="fleet",
@@ -159,9 +175,17 @@ class World:
             at_us=self.now_us,
             complete_until_us=self.now_us,
             source=Source("simulated", str(self.tick)),
-            outcomes=tuple(outcomes),
-            baseline=_attempts(earlier),
-            tools=(ToolWindow("search", "1", "timeout", _total(before), _total(window)),),
+            outcomes=tuple(self.outcomes[-newest:]) if newest else (),
+            baseline=_attempts(self.earlier),
+            tools=(
+                ToolWindow(
+                    "search",
+                    "1",
+                    "timeout",
+                    _difference(calls[middle], calls[first]),
+                    _difference(calls[last], calls[middle]),
+                ),
+            ),
             groups=self._groups(),
             strata=strata,
             candidates=tuple(self.candidates),
@@ -169,7 +193,8 @@ class World:
             learning=self.learning,
         )
 
-    def history(self, decisions: list[Past]) -> History:
+    def history(self, decisions: Sequence[Past]) -> History:
+        """Return what a controller that took the decisions knows beside the snapshot."""
         return History(tuple(decisions), self.canary, self.promotion)
 
     def _begin_fault(self) -> None:
@@ -208,10 +233,22 @@ class World:
         self.canary = None
 
 
-def _attempts(counts: Counter[tuple[str, bool]], family: str | None = None) -> Attempts:
-    chosen = {key: n for key, n in counts.items() if family in {None, key[0]}}
-    return Attempts(sum(chosen.values()), sum(n for (_, success), n in chosen.items() if success))
+@lru_cache
+def _kinds(per_canary: int) -> tuple[Outcome, ...]:
+    """Return the outcomes that differ, at 4 · canary + 2 · hard + success."""
+    return tuple(
+        Outcome(track, success, "", family, per_canary=per_canary)
+        for track in ("stable", "canary")
+        for family in FAMILIES
+        for success in (False, True)
+    )
 
 
-def _total(calls: list[Calls]) -> Calls:
-    return Calls(sum(one.n for one in calls), sum(one.errors for one in calls))
+def _attempts(counts: Sequence[int], family: int | None = None) -> Attempts:
+    """Return the attempts at a family, by its index; None: at all."""
+    chosen = counts if family is None else counts[2 * family : 2 * family + 2]
+    return Attempts(sum(chosen), sum(chosen[1::2]))
+
+
+def _difference(later: Calls, earlier: Calls) -> Calls:
+    return Calls(later.n - earlier.n, later.errors - earlier.errors)
