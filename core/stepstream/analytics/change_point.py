@@ -84,6 +84,9 @@ def find_fall(
     since: dict[str, list[int]] = {}  # failures and successes of each stratum since the last zero
     height, last_zero = 0.0, 0
     for seen, (stratum, success) in enumerate(observations, 1):
+        if success and not since:  # the sum is zero and stays there
+            last_zero = seen
+            continue
         counts = since.setdefault(stratum, [0, 0])
         before, after = weights[stratum][success]
         height += math.log((after + counts[success]) / (before + counts[success]))

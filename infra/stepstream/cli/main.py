@@ -62,6 +62,7 @@ COMMANDS = {
     "rewards": ("stepstream.cli.rewards:rewards", "Check, publish, show and list reward specifications."),
     "run": ("stepstream.cli.up:run", "Run one process of the stack in the foreground."),
     "schemas": ("stepstream.cli.schemas:schemas", "List the event schemas; regenerate code and docs from them."),
+    "simulate": ("stepstream.cli.simulate:simulate", "Show what a control policy would have done."),
     "store": ("stepstream.cli.store:store", "Migrate the store's tables and views."),
     "topics": ("stepstream.cli.topics:topics", "List the topics; create or alter them on a cluster."),
     "up": ("stepstream.cli.up:up", "Run the configured stack until Ctrl-C."),

@@ -103,18 +103,21 @@ def list_policies(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print an object with hash, sentences and values in effect.")
 def check(file: Path, as_json: bool) -> None:
     """Check the control policy FILE, and explain it in words."""
-    from stepstream.services.control.decide.policy import ControlPolicy, PolicyError
+    from stepstream.cli.control_policy import read_policy
+    from stepstream.services.control.decide.own_rules import policy_hash
     from stepstream.services.control.decide.words import describe
 
-    try:
-        parsed = ControlPolicy.parse(file.read_text("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file} is no control policy: it is not UTF-8 ({error.reason})") from None
-    except PolicyError as error:
-        raise click.ClickException(f"{file} is no control policy: {error}") from None
+    parsed, own = read_policy(file)
     if as_json:
         click.echo(
-            _json({"hash": parsed.hash, "sentences": describe(parsed), "policy": parsed.model_dump(mode="json")})
+            _json(
+                {
+                    "hash": policy_hash(parsed, own),
+                    "own_rules": {one.name: one.version for one in own},
+                    "sentences": describe(parsed),
+                    "policy": parsed.model_dump(mode="json"),
+                }
+            )
         )
     else:
         click.echo("\n".join(describe(parsed)))

@@ -98,6 +98,7 @@ def test_each_fault_has_its_lever(fields: dict[str, Any], expected: tuple[str, s
     [
         {"tools": (replace(BROKEN, window=Calls(120, 14)),)},
         {"tools": (replace(BROKEN, before=Calls(60, 0), window=Calls(60, 5)),)},
+        {"tools": (replace(BROKEN, offered=False),)},
         {"candidates": (replace(BETTER, headroom=Estimate(0.1, -0.01, 0.2, 100, 100)),)},
         {"candidates": (replace(BETTER, headroom=Estimate(0.01, 0.005, 0.015, 100, 100)),)},
         {"format_failures": Attempts(100, 12)},

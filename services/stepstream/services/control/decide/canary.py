@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stepstream.analytics import betting
 from stepstream.analytics.estimate import Estimate, undefined
@@ -59,16 +60,28 @@ class State:
 
 def units(outcomes: Sequence[Outcome], track: str) -> list[Unit]:
     """Return the track's units by order of the first assignment."""
-    by_cluster: dict[str, list[Outcome]] = {}
-    for i, outcome in enumerate(outcomes):
-        if outcome.track == track:
-            by_cluster.setdefault(outcome.cluster or f"\0{i}", []).append(outcome)
-    merged = []
-    for members in by_cluster.values():
+    merged: list[Unit] = []
+    clusters: dict[str, tuple[int, list[Outcome]]] = {}
+    for outcome in outcomes:
+        if outcome.track != track:
+            continue
+        if outcome.cluster in clusters:
+            clusters[outcome.cluster][1].append(outcome)
+            continue
+        if outcome.cluster:
+            clusters[outcome.cluster] = len(merged), [outcome]
+        merged.append(_independent(outcome.success, outcome.per_canary))
+    for place, members in clusters.values():
         known = [float(member.success) for member in members if member.success is not None]
         mean = sum(known) / len(members) if len(known) == len(members) else None
-        merged.append(Unit(mean, members[0].per_canary, len(members)))
+        merged[place] = Unit(mean, members[0].per_canary, len(members))
     return merged
+
+
+@lru_cache(1024)
+def _independent(success: bool | None, per_canary: int) -> Unit:
+    """Return the unit of one trajectory. There are few that differ, and a canary has thousands."""
+    return Unit(None if success is None else float(success), per_canary, 1)
 
 
 def state_of(outcomes: Sequence[Outcome], policy: CanaryPolicy, alpha: float) -> State:

@@ -6,12 +6,14 @@
 4. Nothing is left: hold, with the reason of every proposal that lost.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stepstream.analytics.sequential import minimum_detectable_effect
 from stepstream.services.control.decide.canary import judge, next_share
 from stepstream.services.control.decide.diagnosis import diagnose, mean_success
 from stepstream.services.control.decide.gates import bad_input, blocked
+from stepstream.services.control.decide.own_rules import OwnRule, ask, missing_rule, policy_hash
 from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import (
     LEVERS,
@@ -29,17 +31,26 @@ from stepstream.topics.ids import derived_id
 JOB = "control@1"
 
 
-def decide(snapshot: Snapshot, history: History, policy: ControlPolicy) -> Decision:
-    """Return the decision. Equal inputs give equal bytes, `hold` included."""
-    if fault := bad_input(snapshot, policy):
-        return _hold(fault, [], snapshot, history, policy)
-    findings = list(diagnose(snapshot, history, policy))
+def decide(snapshot: Snapshot, history: History, policy: ControlPolicy, own: Sequence[OwnRule] = ()) -> Decision:
+    """Return the decision. Equal inputs give equal bytes, `hold` included. `own`: the loaded rules of the policy."""
+    decision = replace(_choose(snapshot, history, policy, own), policy_hash=policy_hash(policy, own))
+    origin = (inputs_digest(snapshot, history), decision.policy_hash, decision.rule, decision.action, decision.target)
+    return replace(decision, id=derived_id(JOB, *origin, tenant=snapshot.tenant))
+
+
+def _choose(snapshot: Snapshot, history: History, policy: ControlPolicy, own: Sequence[OwnRule]) -> Decision:
+    """Return the decision without id."""
+    if fault := bad_input(snapshot, policy) or missing_rule(policy, own):
+        return _hold(fault, [], snapshot)
+    found = [*diagnose(snapshot, history, policy), *ask(snapshot, history, policy, own)]
     if history.canary is not None:
-        findings.insert(0, judge(snapshot, history.canary, policy.canary))
+        found.insert(0, judge(snapshot, history.canary, policy.canary))
     lost: list[Alternative] = []
     allowed: list[Finding] = []
-    for finding in findings:
-        if finding.action == "hold":
+    for finding in found:
+        if isinstance(finding, Alternative):
+            lost.append(finding)
+        elif finding.action == "hold":
             lost.append(_alternative(finding, finding.reason))
         elif reason := blocked(finding, snapshot, history, policy):
             lost.append(_alternative(finding, reason))
@@ -47,7 +58,7 @@ def decide(snapshot: Snapshot, history: History, policy: ControlPolicy) -> Decis
             allowed.append(finding)
     if not allowed:
         reason = lost[0].reason if lost else "no rule found anything to do"
-        return _hold(reason, lost, snapshot, history, policy)
+        return _hold(reason, lost, snapshot)
     allowed.sort(key=lambda one: _rank(one, policy))
     chosen, *others = allowed
     lost.extend(_alternative(other, _why(chosen, other, policy)) for other in others)
@@ -74,29 +85,23 @@ def _alternative(finding: Finding, reason: str) -> Alternative:
     return Alternative(finding.rule, finding.lever, finding.action, reason)
 
 
-def _hold(
-    reason: str, lost: list[Alternative], snapshot: Snapshot, history: History, policy: ControlPolicy
-) -> Decision:
-    return _identified(
-        Decision(
-            id="",
-            tenant=snapshot.tenant,
-            agent=snapshot.agent,
-            model=snapshot.model,
-            at_us=snapshot.at_us,
-            action="hold",
-            lever=None,
-            target="",
-            rule="",
-            reason=reason,
-            evidence=(),
-            lost=tuple(lost),
-            view=snapshot.source.view,
-            position=snapshot.source.position,
-            policy_hash=policy.hash,
-        ),
-        snapshot,
-        history,
+def _hold(reason: str, lost: list[Alternative], snapshot: Snapshot) -> Decision:
+    return Decision(
+        id="",
+        tenant=snapshot.tenant,
+        agent=snapshot.agent,
+        model=snapshot.model,
+        at_us=snapshot.at_us,
+        action="hold",
+        lever=None,
+        target="",
+        rule="",
+        reason=reason,
+        evidence=(),
+        lost=tuple(lost),
+        view=snapshot.source.view,
+        position=snapshot.source.position,
+        policy_hash="",
     )
 
 
@@ -106,26 +111,21 @@ def _decision(
     limits = policy.levers[finding.lever]
     share, effect = _exposure(finding, snapshot, history, policy)
     approvals = 0 if finding.safety else policy.approvals_for(finding.lever)
-    held = _hold(finding.reason, lost, snapshot, history, policy)
-    return _identified(
-        replace(
-            held,
-            action=finding.action,
-            lever=finding.lever,
-            target=finding.target,
-            rule=finding.rule,
-            evidence=finding.evidence,
-            share=share,
-            cost=limits.cost,
-            blast_radius=max(share, limits.blast_radius),
-            approvals=approvals,
-            roles=limits.roles if approvals else (),
-            watched_until_us=snapshot.at_us + round(limits.watch_s * 1e6),
-            undo=_undo(finding),
-            detectable_effect=effect,
-        ),
-        snapshot,
-        history,
+    return replace(
+        _hold(finding.reason, lost, snapshot),
+        action=finding.action,
+        lever=finding.lever,
+        target=finding.target,
+        rule=finding.rule,
+        evidence=finding.evidence,
+        share=share,
+        cost=limits.cost,
+        blast_radius=max(share, limits.blast_radius),
+        approvals=approvals,
+        roles=limits.roles if approvals else (),
+        watched_until_us=snapshot.at_us + round(limits.watch_s * 1e6),
+        undo=_undo(finding),
+        detectable_effect=effect,
     )
 
 
@@ -165,9 +165,3 @@ def _undo(finding: Finding) -> str:
             return "restore the earlier task mix"
         case _:
             return "discard the proposal"
-
-
-def _identified(decision: Decision, snapshot: Snapshot, history: History) -> Decision:
-    """Return the decision with its id, derived from all inputs."""
-    origin = (inputs_digest(snapshot, history), decision.policy_hash, decision.rule, decision.action, decision.target)
-    return replace(decision, id=derived_id(JOB, *origin, tenant=snapshot.tenant))

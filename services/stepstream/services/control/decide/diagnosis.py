@@ -30,7 +30,7 @@ def tool_errors(snapshot: Snapshot, _history: History, _policy: ControlPolicy) -
     for tool in snapshot.tools:
         alert = tool_alert(tool.before, tool.window, known=tool.known)
         surely_before = wilson(tool.before.errors, tool.before.n)[1] if tool.before.n else 1.0
-        if not alert.raised or not tool.window.n:
+        if not alert.raised or not tool.window.n or not tool.offered:
             continue
         low = wilson(tool.window.errors, tool.window.n, _Z_99_95)[0]
         if low > FACTOR * surely_before:

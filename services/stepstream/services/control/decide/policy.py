@@ -103,6 +103,7 @@ class ControlPolicy(Section):
     )
     coverage_limit: float = Field(0.5, gt=0, le=1, description="Share of task families that training must sample.")
     staleness_limit: float = Field(8.0, ge=0, description="Versions of staleness above which learning pauses.")
+    own_rules: tuple[str, ...] = Field((), description="Rules of installed packages that are asked as well.")
     rules: RulesPolicy = RulesPolicy()
     canary: CanaryPolicy = CanaryPolicy()
     levers: dict[Lever, LeverPolicy] = Field(default_factory=lambda: dict(_DEFAULT_LEVERS))
@@ -123,9 +124,9 @@ class ControlPolicy(Section):
         except ValidationError as error:
             first = error.errors()[0]
             path = [str(part) for part in first["loc"] if part != "[key]"]
-            raise PolicyError(_at(document, path, f"{first['msg']}{_known(path)}")) from None
+            raise PolicyError(at_line(document, path, f"{first['msg']}{_known(path)}")) from None
         for path, fault in contradictions(policy):
-            raise PolicyError(_at(document, path, fault))
+            raise PolicyError(at_line(document, path, fault))
         return policy
 
     @cached_property
@@ -161,6 +162,10 @@ def contradictions(policy: ControlPolicy) -> list[tuple[list[str], str]]:
             return [(["quiet_hours"], f"{hours!r} is no time span; write 22:00-06:00")]
     if len({minute for hours in policy.quiet_hours for minute in _minutes(hours)}) == _DAY_MINUTES:
         faults.append((["quiet_hours"], "they cover the whole day, so nothing would ever start; set freeze = true"))
+    if twice := {name for name in policy.own_rules if policy.own_rules.count(name) > 1}:
+        faults.append((["own_rules"], f"{min(twice)!r} is named twice"))
+    if builtin := [name for name in policy.own_rules if name in RulesPolicy.model_fields]:
+        faults.append((["own_rules"], f"{builtin[0]!r} is a built-in rule; choose another name"))
     shares = policy.canary.shares
     if not shares or any(not 0 < share <= 0.5 for share in shares) or list(shares) != sorted(set(shares)):
         faults.append((["canary", "shares"], f"{list(shares)} must rise and lie above 0, at most 0.5"))
@@ -208,6 +213,7 @@ def _known(path: list[str]) -> str:
     return "" if path[-1] in names or not names else f"; known: {', '.join(names)}"
 
 
-def _at(document: str, path: list[str], fault: str) -> str:
+def at_line(document: str, path: list[str], fault: str) -> str:
+    """Return a fault with the line of its entry in the file; an entry that the file lacks is marked as default."""
     line = line_of(document, path)
     return f"line {line}: {'.'.join(path)}: {fault}" if line else f"{'.'.join(path)} (default): {fault}"

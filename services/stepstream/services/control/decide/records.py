@@ -71,6 +71,8 @@ class ToolWindow:
     """False: nobody has classified this error."""
     previous_version: str = ""
     """Version that a rollback returns to; empty: none, so the tool can only be disabled."""
+    offered: bool = True
+    """False: agents no longer get this version, so its last window is no reason to act again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,13 @@ class Decision:
     def to_bytes(self) -> bytes:
         """Return canonical JSON."""
         return orjson.dumps(self, option=orjson.OPT_SORT_KEYS)
+
+
+def past_of(decision: Decision) -> Past:
+    """Return a decision that was done, as a later history has it."""
+    return Past(
+        decision.id, decision.at_us, decision.lever, decision.action, decision.target, decision.watched_until_us
+    )
 
 
 _OUTCOME = attrgetter(*Outcome.__dataclass_fields__)

@@ -33,6 +33,8 @@ def _rules(policy: ControlPolicy) -> Iterator[str]:
     disabled = [name for name in RulesPolicy.model_fields if not getattr(policy.rules, name)]
     if disabled:
         yield f"These rules are disabled: {_joined(tuple(disabled))}."
+    if policy.own_rules:
+        yield f"It also asks these rules of installed packages: {_joined(policy.own_rules)}."
     yield (
         f"After a promotion it looks for a fall of success by {policy.change_effect:g} within task families; the "
         f"chance of a false alarm is at most {1000 * math.exp(-policy.change_limit):.2g} in 1,000 trajectories."

@@ -1,13 +1,15 @@
 """Run a synthetic fleet under the decisions of a controller, and count what they did. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from stepstream.services.control.decide.decide import decide
+from stepstream.services.control.decide.own_rules import OwnRule
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import Decision, Lever, Past
+from stepstream.services.control.decide.records import Decision, Lever, Past, past_of
 from stepstream.services.control.simulate.scenarios import Pulled, Scenario
 from stepstream.services.control.simulate.world import World
 
@@ -45,28 +47,21 @@ class Result:
 class Decider:
     """The decision function with a policy."""
 
-    def __init__(self, policy: ControlPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: ControlPolicy, own: Sequence[OwnRule] = ()) -> None:
+        self._policy, self._own = policy, own
         self._past: list[Past] = []
         self.decisions: list[Decision] = []
         """Decisions other than `hold`."""
 
     def act(self, world: World) -> list[tuple[Pulled, str]]:
         """Act, and return what was pulled, with the version that it serves or takes back."""
-        decision = decide(world.snapshot(), world.history(self._past), self._policy)
+        decision = decide(world.snapshot(), world.history(self._past), self._policy, self._own)
         if decision.action == "hold" or decision.lever is None:
             return []
-        self._past.append(past(decision))
+        self._past.append(past_of(decision))
         self.decisions.append(decision)
         _apply(world, decision, decision.lever)
         return [((decision.action, decision.lever), decision.target)]
-
-
-def past(decision: Decision) -> Past:
-    """Return a decision that was done as the history has it."""
-    return Past(
-        decision.id, decision.at_us, decision.lever, decision.action, decision.target, decision.watched_until_us
-    )
 
 
 def run(scenario: Scenario, controller: Controller, seed: int) -> Result:

@@ -29,6 +29,7 @@ from stepstream.services.control.decide.records import (
     ToolWindow,
 )
 
+TENANT, AGENT, MODEL = "default", "fleet", "m"
 TICK_US = 2 * 3_600_000_000
 START_US = 20_000 * 24 * 3_600_000_000
 FAMILIES = {"easy": 0.8, "hard": 0.4}
@@ -41,7 +42,7 @@ GAINS = {"examples": 0.15, "weights": 0.12, "poison": -0.3, "gamed": -0.2, "equa
 DRIFT, DRIFT_TICKS = 0.35, 40
 WINDOW_OUTCOMES = 500
 """Newest outcomes of a snapshot without a canary or promotion."""
-PROMOTION_OUTCOMES = 2500
+PROMOTION_OUTCOMES = 1500
 """Newest outcomes of a snapshot after a promotion."""
 TRAINING_TICKS = 8
 
@@ -169,9 +170,9 @@ class World:
         }
         newest = len(self.outcomes) if self.canary else PROMOTION_OUTCOMES if self.promotion else WINDOW_OUTCOMES
         return Snapshot(
-            tenant="default",
-            agent="fleet",
-            model="m",
+            tenant=TENANT,
+            agent=AGENT,
+            model=MODEL,
             at_us=self.now_us,
             complete_until_us=self.now_us,
             source=Source("simulated", str(self.tick)),
@@ -184,6 +185,7 @@ class World:
                     "timeout",
                     _difference(calls[middle], calls[first]),
                     _difference(calls[last], calls[middle]),
+                    offered=not self.tool_disabled,
                 ),
             ),
             groups=self._groups(),
