@@ -39,11 +39,13 @@ def apply(file: Path, name: str, unseen: bool, as_json: bool) -> None:
     from stepstream.cli import compacted_topics
     from stepstream.services.control.decide.policy import ControlPolicy, PolicyError
     from stepstream.services.control.policy_versions import applied, record_key
+    from stepstream.services.control.rule_packages import load_rules
     from stepstream.topics.ids import new_event_id, now_us
 
     try:
         document = file.read_text("utf-8-sig")
         policy = ControlPolicy.parse(document)
+        load_rules(policy, document)
         with _log() as settings:
             if not unseen:
                 _check_seen(settings, document, policy)

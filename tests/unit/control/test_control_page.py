@@ -96,8 +96,9 @@ def test_policy_check_names_the_version_of_an_own_rule(package: Path) -> None:
     assert '"refund_harm": "shop 1 ' in result.output
 
 
-def test_a_rule_that_is_not_installed_is_refused_with_its_line(folder: Path) -> None:
+@pytest.mark.parametrize("command", [("policy", "check"), ("policy", "control", "apply")])
+def test_a_rule_that_is_not_installed_is_refused_with_its_line(command: tuple[str, ...], folder: Path) -> None:
     (folder / "own.toml").write_text('freeze = false\nown_rules = ["refund_harm"]\n')
-    result = invoke("policy", "check", "own.toml")
+    result = invoke(*command, "own.toml")
     assert result.exit_code == 1
     assert "line 2: own_rules: no rule 'refund_harm'; installed rules: none" in result.output
