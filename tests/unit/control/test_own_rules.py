@@ -49,8 +49,8 @@ def test_the_hash_of_the_policy_names_the_version_of_the_rule() -> None:
     [
         (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
         ("propose", "it returned str, not a Finding or None"),
-        (replace(FINDING, lever="wheels"), "no lever 'wheels'"),
-        (replace(FINDING, action="push"), "no action 'push'"),
+        (replace(FINDING, lever="wheels"), "no lever 'wheels'"),  # type: ignore[arg-type]
+        (replace(FINDING, action="push"), "no action 'push'"),  # type: ignore[arg-type]
     ],
 )
 def test_a_rule_that_fails_is_listed_and_the_others_decide(answer: Any, fault: str) -> None:
