@@ -152,7 +152,7 @@ def stack(kafka: SecuredKafka, base_settings: Settings, tmp_path_factory: pytest
     stack_parts = embedded_stack.stack_parts
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded_stack, "stack_parts", parts_under_their_users)
-        names = ["govern", "label", "measure", "watch", "store-writer", "curate", "judge", "verify"]
+        names = ["govern", "label", "measure", "watch", "store-writer", "curate", "judge", "verify", "control"]
         names += ["inspect"] if wanted.inspect.model else []
         with serve_replies((200, reply('{"score": 1}'))) as (judge, _):
             wanted = with_settings(wanted, judge={"url": judge, "model": "judge"})
