@@ -22,6 +22,14 @@ _PATHS = (
     "/tools?tool=get",
     "/people",
 )
+_COUNT_STREAMS = """
+window.EventSource = class extends EventSource {
+  constructor(address) { super(address); this.count(1); }
+  close() { super.close(); this.count(-1); }
+  count(change) { sessionStorage.streams = Number(sessionStorage.streams ?? 0) + change; }
+};
+"""
+_OPEN_STREAMS = "Number(sessionStorage.streams)"
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +111,25 @@ async def test_a_missing_trajectory_says_what_to_do(tab: Page, url: str) -> None
     await tab.call("Page.navigate", url=f"{url}/trajectory?tenant=default&id=nobody")
     await tab.wait_until("document.querySelector('main .notice')?.textContent.includes('check the id')")
     assert "No trajectory of the last 90 days matches" in await open_path(tab, url, "/trajectories?agent=nobody")
+
+
+async def test_a_page_that_is_left_or_hidden_holds_no_connection(tab: Page, url: str) -> None:
+    """A browser opens six to a host: a seventh page would wait until Chromium drops the first one, after a minute."""
+    await tab.call("Page.addScriptToEvaluateOnNewDocument", source=_COUNT_STREAMS)
+    await open_path(tab, url, "/people")
+    assert await tab.evaluate(_OPEN_STREAMS) == 1
+    await open_path(tab, url, "/rewards")
+    assert await tab.evaluate(_OPEN_STREAMS) == 1
+    await tab.evaluate("history.back()")
+    await tab.wait_until("location.pathname === '/people' && document.querySelector('main')?.dataset.page === 'people'")
+    await tab.wait_until(f"{_OPEN_STREAMS} === 1")
+    for hidden in (True, False):
+        await tab.evaluate(
+            f"Object.defineProperty(document, 'hidden', {{ value: {str(hidden).lower()}, configurable: true }});"
+            "document.dispatchEvent(new Event('visibilitychange'))"
+        )
+        assert await tab.evaluate(_OPEN_STREAMS) == int(not hidden)
+    assert tab.faults == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])
