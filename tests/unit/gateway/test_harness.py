@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from harness_records import HarnessRecords
 
+from stepstream.services.apply_harness import with_harness
 from stepstream.services.gateway.harness import UNCHANGED, HarnessChooser
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
-from stepstream.services.gateway.protocols.harness import with_harness
 from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.topics.events import (
     Harness,
@@ -138,3 +138,30 @@ def test_a_malformed_request_stays_for_the_upstream_to_reject(protocol: Any, par
 def test_a_continued_response_gets_no_examples_twice() -> None:
     request = {"previous_response_id": "r", "input": "go on"}
     assert with_harness("responses", request, HARNESS)["input"] == "go on"
+
+
+def turns(question: str, answer: str) -> Any:
+    return new_harness_example(
+        messages=[new_message(role="user", content=question), new_message(role="assistant", content=answer)]
+    )
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_conversation_gets_the_examples_most_similar_to_its_first_request(name: str) -> None:
+    examples = [turns("Which capital has Peru?", "Lima"), turns("7 + 3 + 8?", "18"), turns("3 + 9?", "12")]
+    harness: Harness = {**HARNESS, "instructions": None, "examples": examples, "examples_shown": 2}
+    protocol, request = REQUESTS[name]
+
+    def seen(part: dict[str, Any]) -> list[str]:
+        read = protocol.read(with_harness(protocol.name, request | part, harness))
+        return [message["content"] for message in read.messages if message["role"] != "system"]
+
+    field = "input" if name == "responses" else "messages"
+    assert seen({})[:4] == ["7 + 3 + 8?", "18", "3 + 9?", "12"]
+    later = [
+        {"role": "user", "content": "Name the capital of Chile, please"},
+        {"role": "assistant", "content": "Santiago"},
+        {"role": "user", "content": "3 + 9 is what?"},
+    ]
+    assert seen({field: later[:1]})[2:4] == ["Which capital has Peru?", "Lima"]
+    assert seen({field: later})[:4] == seen({field: later[:1]})[:4]  # for the whole trajectory

@@ -14,6 +14,8 @@ from stepstream.versions.harness_file import InvalidHarness, read_harness
 from stepstream.versions.harnesses import HarnessRefused, ServedHarnesses, served_harnesses
 
 Versions = dict[str, Harness]
+VERSION_BEFORE = "dfd111a77a6c0926"
+"""Version of the instructions "be brief" before harnesses had `examples_shown`."""
 
 
 def content(text: str, **fields: Any) -> Harness:
@@ -44,6 +46,11 @@ def test_the_version_is_the_content_and_nothing_else() -> None:
     changed = harnesses.part_digests(others[1])
     same_parts = {part for part, digest in harnesses.part_digests(one).items() if changed[part] == digest}
     assert same_parts == {"instructions", "examples", "tools", "model"}
+
+
+def test_a_version_of_an_earlier_release_keeps_its_name() -> None:
+    assert harnesses.version_of(content("be brief")) == VERSION_BEFORE
+    assert harnesses.version_of(content("be brief", examples_shown=2)) != VERSION_BEFORE
 
 
 def test_a_version_goes_from_proposal_to_canary_to_stable_and_back() -> None:

@@ -1674,6 +1674,8 @@ class Harness(TypedDict):
     """System prompt in place of the agent's; null: the agent's."""
     examples: list[HarnessExample]
     """Examples between system prompt and conversation."""
+    examples_shown: int
+    """Number of examples that each conversation gets: those whose first user message is most similar to its own; 0: all."""
     tools: list[HarnessTool]
     """Changes of the offered tools; tools without a change are offered as the agent describes them."""
     attempts: int | None
@@ -1696,6 +1698,8 @@ class Harness(TypedDict):
     """Reason for the state."""
     author: str
     """Person or program that set the state."""
+    headroom: DecisionEvidence | None
+    """Gain over the parent on questions that did not choose it, with interval; null: not measured."""
 
 
 def new_harness(
@@ -1707,6 +1711,7 @@ def new_harness(
     version: str,
     instructions: str | None = None,
     examples: list[HarnessExample] | None = None,
+    examples_shown: int = 0,
     tools: list[HarnessTool] | None = None,
     attempts: int | None = None,
     model: str | None = None,
@@ -1718,6 +1723,7 @@ def new_harness(
     pinned: bool = False,
     reason: str = "",
     author: str = "",
+    headroom: DecisionEvidence | None = None,
 ) -> Harness:
     """Return a Harness with the schema's defaults."""
     return {
@@ -1728,6 +1734,7 @@ def new_harness(
         "version": version,
         "instructions": instructions,
         "examples": examples if examples is not None else [],
+        "examples_shown": examples_shown,
         "tools": tools if tools is not None else [],
         "attempts": attempts,
         "model": model,
@@ -1739,6 +1746,7 @@ def new_harness(
         "pinned": pinned,
         "reason": reason,
         "author": author,
+        "headroom": headroom,
     }
 
 

@@ -49,6 +49,7 @@ class _Tool(_Part):
 class _Harness(_Part):
     instructions: str | None = None
     examples: list[_Example] = []
+    examples_shown: Annotated[int, Field(ge=0)] = 0
     tools: list[_Tool] = []
     attempts: Annotated[int, Field(ge=1)] | None = None
     model: Annotated[str, Field(min_length=1)] | None = None

@@ -1,9 +1,10 @@
 """Define harness versions: their identity by content, which of them serve an agent, and the decisions about them. Pure.
 
-A harness version is data: instructions, examples, changes of tools, limit of attempts, model. Its name is the digest of
-that content, so the same content is the same version everywhere. The topic `harnesses` holds the newest record of each
-version. Each decision is one record with the agent's next revision: of the versions in state `stable` (and of those in
-state `canary`) the one with the highest revision serves. So no reader ever sees half of a decision.
+A harness version is data: instructions, examples and how many of them a conversation gets, changes of tools, limit of
+attempts, model. Its name is the digest of that content, so the same content is the same version everywhere. The topic
+`harnesses` holds the newest record of each version. Each decision is one record with the agent's next revision: of the
+versions in state `stable` (and of those in state `canary`) the one with the highest revision serves. So no reader ever
+sees half of a decision.
 """
 
 import hashlib
@@ -16,8 +17,10 @@ import orjson
 from stepstream.topics.events import Harness, HarnessState, Track
 from stepstream.versions.rollouts import track_of
 
-PARTS = ("instructions", "examples", "tools", "attempts", "model")
+PARTS = ("instructions", "examples", "examples_shown", "tools", "attempts", "model")
 """Fields of the content."""
+_LATER_PARTS = {"examples_shown": 0}
+"""Parts of later releases with their default, at which the version is that of the earlier releases."""
 
 
 class HarnessRefused(Exception):
@@ -46,7 +49,9 @@ class ServedHarnesses:
 def part_digests(content: Mapping[str, Any]) -> dict[str, str]:
     """Return the SHA-256 (hex) of each part of a content, over its JSON with sorted keys."""
     return {
-        part: hashlib.sha256(orjson.dumps(content[part], option=orjson.OPT_SORT_KEYS)).hexdigest() for part in PARTS
+        part: hashlib.sha256(orjson.dumps(content[part], option=orjson.OPT_SORT_KEYS)).hexdigest()
+        for part in PARTS
+        if part not in _LATER_PARTS or content[part] != _LATER_PARTS[part]
     }
 
 
@@ -90,7 +95,7 @@ def propose(versions: Mapping[str, Harness], harness: Harness) -> Harness:
     version = version_of(harness)
     if version in versions:
         raise HarnessRefused(f"version {version} exists in state {versions[version]['state']}")
-    if not any(harness[part] for part in PARTS):  # type: ignore[literal-required]
+    if not any(harness[part] for part in PARTS if part != "examples_shown"):  # type: ignore[literal-required]
         raise HarnessRefused("the harness changes nothing: give instructions, examples, tools, attempts or a model")
     for parent in harness["parents"]:
         _check_known(versions, parent)

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from stepstream.core import lenient_json
+from stepstream.services.apply_harness import with_harness
 from stepstream.services.gateway.context import packed_tokens
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
@@ -24,7 +25,6 @@ from stepstream.services.gateway.protocols.base import (
     RequestedAdditions,
 )
 from stepstream.services.gateway.protocols.chat.protocol import CHAT, with_worker_fields
-from stepstream.services.gateway.protocols.harness import with_harness
 from stepstream.services.gateway.response_ids import TenantIds, check_objects, with_original_id
 from stepstream.services.gateway.routing import speaks_natively
 from stepstream.services.gateway.step_builder import Call

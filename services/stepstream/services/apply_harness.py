@@ -1,21 +1,22 @@
 """Apply a harness version to the request of a call, in the protocol of its caller. Pure.
 
 Instructions replace the leading system messages, examples follow them, and tools are removed or described anew. A part
-of a request with another shape than its protocol's stays unchanged, since the upstream has to reject it.
+of a request with another shape than its protocol's stays unchanged, since the upstream has to reject it. The gateway
+applies the versions that serve; optimisers apply candidates in the same way.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from stepstream.core import lenient_json
-from stepstream.datasets.messages import to_chat
-from stepstream.services.gateway.protocols.base import ProtocolName
-from stepstream.topics.events import Harness, HarnessTool, Message
+from stepstream.datasets.messages import content_of, to_chat
+from stepstream.topics.events import Harness, HarnessExample, HarnessTool, Message
+from stepstream.versions.nearest_examples import index_of
 
 Request = dict[str, Any]
 
 
-def with_harness(protocol: ProtocolName, request: Request, harness: Harness) -> Request:
+def with_harness(protocol: Literal["chat", "anthropic", "responses"], request: Request, harness: Harness) -> Request:
     """Return the request with the harness in force; the argument does not change."""
     changed = _BY_PROTOCOL[protocol](dict(request), harness)
     if harness["model"] is not None:
@@ -36,15 +37,16 @@ def _chat(request: Request, harness: Harness) -> Request:
     if harness["instructions"] is not None:
         role = messages[0]["role"] if leading else "system"
         first = [{"role": role, "content": harness["instructions"]}]
-    request["messages"] = [*first, *map(to_chat, _examples(harness)), *messages[leading:]]
+    request["messages"] = [*first, *map(to_chat, _examples(harness, messages)), *messages[leading:]]
     return request
 
 
 def _anthropic(request: Request, harness: Harness) -> Request:
     if harness["instructions"] is not None:
         request["system"] = harness["instructions"]
-    if isinstance(request.get("messages"), list):
-        request["messages"] = [*map(_anthropic_turn, _examples(harness)), *request["messages"]]
+    messages = request.get("messages")
+    if isinstance(messages, list):
+        request["messages"] = [*map(_anthropic_turn, _examples(harness, messages)), *messages]
     return request
 
 
@@ -68,9 +70,8 @@ def _responses(request: Request, harness: Harness) -> Request:
         return request  # the response that it continues was given with the examples
     sent = request.get("input")
     items = [{"role": "user", "content": sent}] if isinstance(sent, str) else sent
-    examples = [item for message in _examples(harness) for item in _response_items(message)]
-    if isinstance(items, list) and examples:
-        request["input"] = [*examples, *items]
+    if isinstance(items, list) and harness["examples"]:
+        request["input"] = [*(one for each in _examples(harness, items) for one in _response_items(each)), *items]
     return request
 
 
@@ -86,8 +87,30 @@ def _response_items(message: Message) -> list[Request]:
     return items
 
 
-def _examples(harness: Harness) -> Iterable[Message]:
-    return (message for example in harness["examples"] for message in example["messages"])
+def _examples(harness: Harness, conversation: list[Any]) -> Iterable[Message]:
+    """Return the turns of the examples that a conversation gets: the same at each of its steps."""
+    examples, shown = harness["examples"], harness["examples_shown"]
+    if 0 < shown < len(examples):
+        index = index_of(tuple(map(first_request, examples)))
+        examples = [examples[i] for i in index.nearest(_first_request(conversation), shown)]
+    return (message for example in examples for message in example["messages"])
+
+
+def first_request(example: HarnessExample) -> str:
+    """Return the text of an example that conversations are compared with: its first user message."""
+    return next((message["content"] for message in example["messages"] if message["role"] == "user"), "")
+
+
+def _first_request(conversation: list[Any]) -> str:
+    """Return the first user message with text in any protocol; empty: none."""
+    for message in conversation:
+        if (
+            isinstance(message, dict)
+            and message.get("role") == "user"
+            and (text := content_of(message.get("content"), set()))
+        ):
+            return text
+    return ""
 
 
 def _change_tools(request: Request, changes: dict[str, HarnessTool]) -> None:
@@ -118,7 +141,7 @@ def _described(tool: Any, change: HarnessTool | None) -> Any:
     return {**tool, "description": change["description"]}
 
 
-_BY_PROTOCOL: dict[ProtocolName, Callable[[Request, Harness], Request]] = {
+_BY_PROTOCOL: dict[str, Callable[[Request, Harness], Request]] = {
     "chat": _chat,
     "anthropic": _anthropic,
     "responses": _responses,
