@@ -163,7 +163,7 @@ install: $(VENV)/.demo ## Install what the demo needs: locked packages, the brok
 
 locks: $(VENV)/.uv ## Resolve the dependencies again and write the lock files (no addresses in them)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --extra demo --extra detectors --extra datasets --extra s3 --extra vllm --group dev --group demo-model --group build pyproject.toml -o requirements/dev.txt
+		--no-header --extra demo --extra detectors --extra datasets --extra optimise --extra s3 --extra vllm --group dev --group demo-model --group build pyproject.toml -o requirements/dev.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --group agents -o requirements/agents.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

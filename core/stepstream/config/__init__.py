@@ -43,6 +43,7 @@ from stepstream.config.loader import (
     unknown_variables,
     variable,
 )
+from stepstream.config.optimise import OptimiseSettings
 from stepstream.config.settings import Settings
 from stepstream.config.stack import (
     BrokerSettings,
@@ -78,6 +79,7 @@ __all__ = [
     "LearnerSettings",
     "MetricsSettings",
     "ModelPriceSettings",
+    "OptimiseSettings",
     "OtlpSettings",
     "PathsSettings",
     "ProviderSettings",

@@ -28,6 +28,7 @@ from stepstream.config.jobs import (
 )
 from stepstream.config.kafka import KafkaSettings
 from stepstream.config.learner import LearnerSettings
+from stepstream.config.optimise import OptimiseSettings
 from stepstream.config.stack import (
     BrokerSettings,
     ConsoleSettings,
@@ -70,6 +71,7 @@ class Settings(Section):
     inference: InferenceSettings = InferenceSettings()
     learner: LearnerSettings = LearnerSettings()
     fleet: FleetSettings = FleetSettings()
+    optimise: OptimiseSettings = OptimiseSettings()
     console: ConsoleSettings = ConsoleSettings()
     control: ControlSettings = ControlSettings()
     demo: DemoSettings = DemoSettings()

@@ -14,6 +14,7 @@ from typing import Any, cast
 import click
 import orjson
 
+from stepstream.cli.harness_propose import propose
 from stepstream.config import Settings, load
 from stepstream.topics.catalogue import HARNESSES
 from stepstream.topics.events import Harness, new_harness
@@ -27,6 +28,9 @@ _Function = Callable[..., None]
 @click.group()
 def harness() -> None:
     """Harness versions of agents: instructions, examples, tools, attempts and model as data."""
+
+
+harness.add_command(propose)
 
 
 def _of_agent(command: _Function) -> _Function:
