@@ -19,6 +19,8 @@ pytest_plugins = [
     "view_rows",
     "gateway_fixtures",
     "agents_fixtures",
+    "node_project",
+    "console_packages",
 ]
 
 # No deadline: the time of an example depends on the machine's load.

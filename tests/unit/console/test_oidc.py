@@ -21,8 +21,6 @@ from stepstream.services.console.access.oidc import FLOW_S, LoginFailed, OidcCli
 from stepstream.services.console.access.oidc_login import redirect_uri
 from stepstream.services.console.users import User
 
-pytest_plugins = ["node_project", "console_packages"]
-
 RETURN = "http://127.0.0.1:8088/oidc/callback"
 KEY = b"k" * 32
 

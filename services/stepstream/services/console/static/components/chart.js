@@ -4,7 +4,7 @@ import { html } from "../vendor/lit-html/lit-html.js";
 
 /**
  * @typedef {object} ChartSpec
- * @property {object} options   options of uPlot without width and height; functions may use `colour`
+ * @property {any} options   options of uPlot without width and height; functions may use `colour`
  * @property {(number | null | undefined)[][]} data   uPlot's columns; the first is x
  * @property {string} key       a new chart is made when it changes (number and names of the lines)
  * @property {number} [height]  in pixels, without the legend

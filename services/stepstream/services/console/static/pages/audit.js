@@ -7,6 +7,7 @@ import { table } from "../components/table.js";
 /** @typedef {import("../context.js").Context} Context */
 
 export const title = "Audit";
+/** @type {string[]} */
 export const tables = [];
 
 /** @param {Context} context */

@@ -9,6 +9,7 @@ import { html } from "../vendor/lit-html/lit-html.js";
 /** @typedef {{ name: string, variable: string, value: string, origin: string, description: string }} Setting */
 
 export const title = "Settings";
+/** @type {string[]} */
 export const tables = [];
 
 /** @param {Context} context */
