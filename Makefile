@@ -73,6 +73,7 @@ test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTe
 # users of a cluster.
 STRANGER_TESTS := \
 	tests/end_to_end/test_two_tenants.py \
+	tests/faults/test_gateway_spool.py \
 	tests/integration/test_gateway_responses.py \
 	tests/integration/test_gateway_upstreams.py \
 	tests/integration/test_hostile_peers.py \

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -37,12 +38,12 @@ async def agent(settings: Settings) -> AsyncIterator[Any]:
     url = f"http://127.0.0.1:{settings.gateway.port}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as client:
 
-        async def call(trajectory: str, text: str, **more: Any) -> Any:
+        async def call(trajectory: str, text: str, tenant: str = "default", **more: Any) -> Any:
             return await client.chat.completions.create(
                 model="demo",
                 timeout=TIMEOUT_S,
                 messages=[{"role": "user", "content": text}],
-                extra_headers={"x-stepstream-trajectory": trajectory},
+                extra_headers={"x-stepstream-trajectory": trajectory, "x-stepstream-tenant": tenant},
                 **more,
             )
 
@@ -74,47 +75,63 @@ def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
     return list(by_id.values())
 
 
-async def test_calls_succeed_without_kafka_and_kill_9_loses_nothing(
+TENANTS = ("acme", "other")
+
+
+def check_steps(arrived: list[Any], count: int) -> None:
+    """Assert that each tenant has its own steps 0 to `count` - 1 of the trajectory whose name both use."""
+    for tenant in TENANTS:
+        own = [step for step in arrived if step["tenant"] == tenant]
+        assert [step["step_index"] for step in own] == list(range(count))
+        assert [step["messages"][0]["content"] for step in own] == [f"{tenant} {number}" for number in range(count)]
+    assert len(arrived) == len(TENANTS) * count
+
+
+async def test_calls_succeed_without_kafka_and_kill_9_loses_nothing_of_two_tenants(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], worker: ScriptedUpstream, tmp_path: Path
 ) -> None:
+    """Two tenants use one trajectory name: the spool, its replay and the counts after a kill hold them apart."""
     settings = with_topics(isolated(base_settings, tmp_path))
     registry_process = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(registry_process.settings, worker)
     gateway = gateway_process(settings, tmp_path / "gateway.log")
     trajectory = str(uuid.uuid4())
     with gateway:  # neither Kafka nor the registry has started yet
-        async with agent(settings) as call:
-            for number in range(4):
-                await call(trajectory, str(number))
+        async with agent(settings) as call_of:
+
+            async def call(*numbers: int) -> None:
+                for number in numbers:
+                    for tenant in TENANTS:
+                        await call_of(trajectory, f"{tenant} {number}", tenant)
+
+            async def arrive(count: int) -> None:
+                check_steps(await asyncio.to_thread(steps, settings, trajectory, len(TENANTS) * count), count)
+
+            await call(0, 1, 2, 3)
             gateway.kill()
             await asyncio.to_thread(gateway.start)
-            await call(trajectory, "4")
+            await call(4)
             with broker(settings, tmp_path / "broker.log") as kafka, registry_process:
                 await asyncio.to_thread(admin.apply, settings)
-                arrived = await asyncio.to_thread(steps, settings, trajectory, 5)
-                assert [step["messages"][0]["content"] for step in arrived] == list("01234")
+                await arrive(5)
                 kafka.kill()
-                for number in range(5, 8):
-                    await call(trajectory, str(number))
+                await call(5, 6, 7)
                 gateway.kill()
                 await asyncio.to_thread(gateway.start)
-                await call(trajectory, "8")
+                await call(8)
                 assert gateway.stop() == 0  # Kafka is still down: unsent events stay on disk
                 assert "events remain in the spool" in gateway.log_text
                 await asyncio.to_thread(kafka.start)
                 with paused(kafka, registry_process):  # both accept connections and do not answer
                     await asyncio.to_thread(gateway.start)
-                    await call(trajectory, "9")
-                    await call(trajectory, "10")
-                arrived = await asyncio.to_thread(steps, settings, trajectory, 11)
-                assert [step["step_index"] for step in arrived] == list(range(11))
+                    await call(9, 10)
+                await arrive(11)
                 with paused(kafka, registry_process):
-                    for number in range(11, 14):
-                        await call(trajectory, str(number))
-                arrived = await asyncio.to_thread(steps, settings, trajectory, 14)
-                assert [step["step_index"] for step in arrived] == list(range(14))
-                again = await asyncio.to_thread(read_topic, settings, "steps", trajectory, 14)
-                assert [step["step_index"] for step in again if step["step_index"] > 8] == list(range(9, 14))  # once
+                    await call(11, 12, 13)
+                await arrive(14)
+                again = await asyncio.to_thread(read_topic, settings, "steps", trajectory, 14 * len(TENANTS))
+                once = Counter((step["tenant"], step["step_index"]) for step in again if step["step_index"] > 8)
+                assert once == Counter((tenant, number) for tenant in TENANTS for number in range(9, 14))
     assert not list((tmp_path / "spool").rglob("*.spool"))
 
 

@@ -1,16 +1,20 @@
-"""Kill every process of a running loop in turn: nothing is lost, counted twice or trained on twice."""
+"""Kill processes of a running loop: nothing is lost, counted twice or trained on twice, and the rest goes on."""
 
 from collections import Counter
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
+from loop_fixtures import loop_of
 from waiting import wait_until
 
 from stepstream.config import Settings
 from stepstream.demo.accounting import SentTrajectory, reconcile
 from stepstream.demo.labels import LabelReader
 from stepstream.demo.run_stats import RunStats
-from stepstream.embedded.stack import Stack
+from stepstream.embedded.errors import StackError
+from stepstream.embedded.stack import Event, Stack
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.learner.lineage import read_versions
 from stepstream.services.fleet.ledger import Attempt, ledger_path, read_ledger
@@ -19,13 +23,28 @@ from stepstream.topics.ids import now_us
 
 VICTIMS = ("govern", "label", "measure", "store-writer", "learner", "worker-0", "registry", "store", "broker")
 PROGRESS = 24
+CRASHING = ("fleet", "console")
 
 pytestmark = pytest.mark.faults
 
 
-@pytest.fixture
-def stack(loop_settings: Settings):  # type: ignore[no-untyped-def]
-    with Stack(loop_settings, deferred=["fleet", "console"]) as stack:
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    """Events that the stack reported."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def stack(
+    base_model: Path,
+    base_settings: Settings,
+    with_topics: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
+    events: list[Event],
+) -> Iterator[Stack]:
+    """A whole loop as `stepstream up` runs it, without agents and console at first."""
+    settings = with_topics(loop_of(base_model, base_settings, tmp_path_factory.mktemp("survives")))
+    with Stack(settings, on_event=events.append, deferred=CRASHING, tolerant=True) as stack:
         yield stack
 
 
@@ -46,6 +65,25 @@ def test_a_kill_of_any_process_loses_and_duplicates_nothing(stack: Stack) -> Non
         )
         trained = trained_by_versions(settings, codec)
         wait_until(lambda: trained_by_decisions(settings) == trained, "decisions agree with the versions' inputs")
+
+
+def test_a_fleet_and_a_console_that_keep_crashing_stop_nothing_else(stack: Stack, events: list[Event]) -> None:
+    """Last, since it leaves both paused."""
+    others = {process.name: stack.pid(process.name) for process in stack.processes if process.name not in CRASHING}
+    assert {"gateway", "learner"} <= {name for name, pid in others.items() if pid}
+    for name in CRASHING:
+        stack.start_process(name)
+
+    def are_given_up() -> bool:
+        for name in CRASHING:
+            with suppress(StackError, ProcessLookupError):  # it is down
+                stack.kill(name)
+        stack.poll()
+        return {event.name for event in events if event.state == "failed"} == set(CRASHING)
+
+    wait_until(are_given_up, "both crashed more often than the stack restarts them at once")
+    assert {process.name: stack.pid(process.name) for process in stack.processes if process.name in others} == others
+    assert all(process.ready() for process in stack.processes if process.name in others)
 
 
 def work_and_kill(stack: Stack) -> list[Attempt]:
