@@ -20,7 +20,9 @@ pytest_plugins = [
     "gateway_fixtures",
     "agents_fixtures",
     "node_project",
+    "browser",
     "console_packages",
+    "console_world",
 ]
 
 # No deadline: the time of an example depends on the machine's load.

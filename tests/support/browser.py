@@ -1,18 +1,19 @@
-"""Drive a headless Chromium with one page over the DevTools protocol."""
+"""Drive a headless Chromium over the DevTools protocol: one browser, and pages that share nothing."""
 
 import asyncio
 import json
 import subprocess
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from required_tools import require_tool
-from waiting import TIMEOUT_S
+from waiting import TIMEOUT_S, wait_until
 
 _FLAGS = (
     "--headless",
@@ -23,23 +24,20 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--hide-scrollbars",
     "--remote-debugging-port=0",
-    "--window-size=1400,1600",
+    "--window-size=1280,900",
 )
 
 
-def chromium_path() -> str:
-    """Return the path of Chromium; skip the test if it is missing."""
-    return require_tool("Chromium")
-
-
 class Page:
-    """One page; `faults` collects the errors of its console and scripts."""
+    """One page; `faults` collects the errors of its console and scripts, `requests` the addresses it asked."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._calls = 0
         self.faults: list[str] = []
+        self.requests: list[str] = []
 
     async def call(self, method: str, **params: Any) -> Any:
         """Send one command of the protocol; return its result."""
@@ -65,44 +63,89 @@ class Page:
             if time.monotonic() > deadline:
                 text = await self.evaluate("document.body.innerText")
                 pytest.fail(f"not true after {TIMEOUT_S:g} s: {script}\nfaults: {self.faults}\npage:\n{text}")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
         return value
 
+    async def go(self, url: str) -> None:
+        """Load an address; return when its document is complete."""
+        await self.call("Page.navigate", url=url)
+        await self.wait_until("location.href !== 'about:blank' && document.readyState === 'complete'")
+
+    async def resize(self, width: int, height: int = 900) -> None:
+        """Change the size of the window in CSS pixels; below 900 wide it is a phone's."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 900
+        )
+
+    async def press(self, *keys: str) -> None:
+        """Press and release keys, each a single character or a name, as `Enter`."""
+        for key in keys:
+            text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+            await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text)
+            await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
     def _note(self, message: Any) -> None:
-        if message.get("method") == "Runtime.exceptionThrown":
-            self.faults.append(message["params"]["exceptionDetails"].get("text", "exception"))
-        elif message.get("method") == "Log.entryAdded" and message["params"]["entry"]["level"] == "error":
-            self.faults.append(message["params"]["entry"]["text"])
+        match message.get("method"), message.get("params"):
+            case "Runtime.exceptionThrown", params:
+                self.faults.append(params["exceptionDetails"].get("text", "exception"))
+            case "Log.entryAdded", {"entry": {"level": "error"} as entry}:
+                self.faults.append(f"{entry['text']} {entry.get('url', '')}")
+            case "Runtime.consoleAPICalled", {"type": "error"} as params:
+                self.faults.append(str([each.get("value", each.get("description")) for each in params["args"]]))
+            case "Network.requestWillBeSent", params:
+                self.requests.append(params["request"]["url"])
 
 
-@asynccontextmanager
-async def open_page(url: str, folder: Path) -> AsyncIterator[Page]:
-    """Open a page in a new browser with its profile in `folder`."""
+@dataclass(frozen=True)
+class Chromium:
+    """A running browser."""
+
+    port: int
+
+    @asynccontextmanager
+    async def page(self, url: str) -> AsyncIterator[Page]:
+        """Open a page without cookies of others, and close it."""
+        address = f"127.0.0.1:{self.port}"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://{address}/json/version") as reply:
+                browser_address = (await reply.json())["webSocketDebuggerUrl"]
+            async with session.ws_connect(browser_address, max_msg_size=0) as browser_socket:
+                browser = Page(browser_socket)
+                context = (await browser.call("Target.createBrowserContext"))["browserContextId"]
+                target = await browser.call("Target.createTarget", url="about:blank", browserContextId=context)
+                page_address = f"ws://{address}/devtools/page/{target['targetId']}"
+                async with session.ws_connect(page_address, max_msg_size=0) as socket:
+                    page = Page(socket)
+                    for domain in ("Runtime", "Log", "Page", "Network"):
+                        await page.call(f"{domain}.enable")
+                    await page.go(url)
+                    yield page
+                await browser.call("Target.disposeBrowserContext", browserContextId=context)
+
+
+@contextmanager
+def running_chromium(folder: Path) -> Iterator[Chromium]:
+    """Run a browser with its profile in `folder`; skip the test if Chromium is missing."""
     profile = folder / "chromium"
     process = subprocess.Popen(
-        [chromium_path(), *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL
+        [require_tool("Chromium"), *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL
     )
+    port_file = profile / "DevToolsActivePort"
+
+    def ready() -> bool:
+        assert process.poll() is None, "Chromium ended"
+        return port_file.exists() and port_file.read_text().count("\n") > 0
+
     try:
-        port = await _port(profile / "DevToolsActivePort", process)
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as reply:
-                target = next(each for each in await reply.json() if each["type"] == "page")
-            async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                opened = Page(socket)
-                for domain in ("Runtime", "Log", "Page"):
-                    await opened.call(f"{domain}.enable")
-                await opened.call("Page.navigate", url=url)
-                await opened.wait_until("location.href !== 'about:blank' && document.readyState === 'complete'")
-                yield opened
+        wait_until(ready, "Chromium has opened its port")
+        yield Chromium(int(port_file.read_text().splitlines()[0]))
     finally:
         process.terminate()
         process.wait(TIMEOUT_S)
 
 
-async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (file.exists() and file.read_text().count("\n")):
-        assert process.poll() is None, "Chromium ended"
-        assert time.monotonic() < deadline, "Chromium did not start"
-        await asyncio.sleep(0.05)
-    return int(file.read_text().splitlines()[0])
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """A browser that the session shares."""
+    with running_chromium(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser

@@ -33,9 +33,9 @@ from stepstream.jobs.clickhouse.rows import TABLES, rows
 
 
 @contextmanager
-def console(settings: Settings, folder: Path) -> Iterator[str]:
-    """Run a console on a free port; yield its address, then stop it with SIGTERM and check its exit status."""
-    port = free_block(1)
+def console(settings: Settings, folder: Path, port: int | None = None) -> Iterator[str]:
+    """Run a console on a port, by default a free one; yield its address, then stop it and check its exit status."""
+    port = port or free_block(1)
     own = settings.model_copy(update={"console": settings.console.model_copy(update={"port": port})})
     url = f"http://127.0.0.1:{port}"
     with (folder / "console.log").open("ab") as log:

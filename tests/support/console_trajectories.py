@@ -77,7 +77,7 @@ def attempt(name: str, answers: list[str], at_us: int, **fields: Any) -> list[tu
         started_at_us=at_us,
         ended_at_us=at_us + len(answers) * SECOND_US,
         parent_trajectory_id=parent,
-        **fields,
+        **{"model": "planted"} | fields,
     )
     return [*planted, ("labeled-trajectories", label)]
 

@@ -1,6 +1,6 @@
 // Show text of agents and people as text: what could deceive a reader or slow the page is made visible or cut.
 
-import { html } from "../vendor/lit-html/lit-html.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
 // Controls, and characters that change direction or have no width: they could show a text other than what it says.
 const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/;
@@ -9,6 +9,8 @@ const REDACTED = /<[A-Z][A-Z0-9_]{1,40}:[0-9a-f]{4,64}>/;
 const PARTS = new RegExp(`(${HIDDEN.source})|(${REDACTED.source})`, "g");
 // Characters and marked parts that a text shows at first.
 const SHOWN = 4000;
+// Longer texts scroll in a box of their own, which the keyboard reaches.
+const LONG = 1500;
 const MARKED = 500;
 
 /** @param {string} character */
@@ -44,6 +46,7 @@ export function agentText(text, { length, more, from, whole = false } = {}) {
   const rest = (length ?? text.length) - shown.length;
   const body = from === undefined ? parts(shown)
     : [...parts(shown.slice(0, from)), html`<mark class="difference" id="difference" tabindex="-1">${shown.length > from ? parts(shown.slice(from)) : "(nothing)"}</mark>`];
-  return html`<bdi class="agent-text" dir="auto">${body}</bdi>${rest > 0
+  const isLong = shown.length > LONG;
+  return html`<bdi class=${isLong ? "agent-text long" : "agent-text"} tabindex=${isLong ? 0 : nothing} dir="auto">${body}</bdi>${rest > 0
     ? html`<p class="note">${rest.toLocaleString("en-GB")} more characters${more ? html` <button type="button" @click=${more}>Show all</button>` : ""}</p>` : ""}`;
 }

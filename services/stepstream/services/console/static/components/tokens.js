@@ -22,7 +22,7 @@ export function tokens({ tokens: rows, by }) {
     : ["below 1 %", "1 to 10 %", "10 to 50 %", "50 to 90 %", "above 90 %"].map((text, at) => html`<span class=${`token lp-${at}`}>${text}</span>`);
   return html`
     <p class="note legend">${by === "version" ? "Sampled by" : "Probability"}: ${legend} <span class="token masked">not trained on</span></p>
-    <p class="tokens" aria-label=${`${rows.length} tokens`}>${rows.slice(0, MOST).map((row) => html`<span class=${`token ${name(row)}${row.masked ? " masked" : ""}`}
+    <p class="tokens" tabindex="0" role="group" aria-label=${`${rows.length} tokens`}>${rows.slice(0, MOST).map((row) => html`<span class=${`token ${name(row)}${row.masked ? " masked" : ""}`}
       title=${`${row.id}, logprob ${decimal(row.logprob, 3)}, ${row.version === null ? "unknown version" : `v${row.version}`}${row.masked ? ", not trained on" : ""}`}>${row.text === undefined ? row.id : parts(row.text)}</span>`)}</p>
     ${rows.length > MOST ? html`<p class="note">${rows.length - MOST} more tokens</p>` : ""}`;
 }
