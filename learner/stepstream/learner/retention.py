@@ -93,11 +93,13 @@ class Retention:
         checkpoints, config = versions.checkpoints(self._model), self._settings.learner
         every_s = self._settings.inference.status_every_s
         loaded = loaded_versions(workers.items().values(), self._model, now_us(), every_s)
+        served = versions.served(self._model)
         removals = removals_of(
             checkpoints,
-            versions.served(self._model).in_use | loaded,
+            served.in_use | loaded,
             keep_versions=config.keep_versions,
             keep_training=config.keep_training,
+            stable=None if served.follows_newest else served.stable,
         )
         if self._unremoved is None:
             self._unremoved = left_files(checkpoints.values())

@@ -1,9 +1,9 @@
 """The `watch` job: raise an alarm when a rewarded component rises while a guard falls, and clear it later.
 
 Run one instance, as `python -m stepstream.jobs.watch`. It reads `component-stats`, whose records are few and small, and
-writes to `alarms`. It has no state: at each start it reads both topics from the beginning. `statistics/watching.py`
-compares the alarms that the statistics justify with those on the log. So neither a kill nor a repeated record leads to
-a second decision.
+`rollouts`, since the statistics of versions that were taken back count no more; it writes to `alarms`. It has no state:
+at each start it reads the topics from the beginning. `statistics/watching.py` compares the alarms that the statistics
+justify with those on the log. So neither a kill nor a repeated record leads to a second decision.
 """
 
 import logging
@@ -16,7 +16,7 @@ from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.statistics.watching import RAISED, Watcher
 from stepstream.topics.access import wait_for_access
-from stepstream.topics.catalogue import ALARMS, COMPONENT_STATS
+from stepstream.topics.catalogue import ALARMS, COMPONENT_STATS, ROLLOUTS
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
@@ -50,7 +50,7 @@ def main(settings: Settings, stop: Stop) -> None:
                 for event in consumer.poll(_BATCH, _POLL_S):
                     if event.record is not None:
                         watcher.add_decision(event.record)
-            consumer.follow([COMPONENT_STATS])
+            consumer.follow([COMPONENT_STATS, ROLLOUTS])
             decided_at = 0.0
             while not stop:
                 _learn(consumer, watcher)
@@ -65,10 +65,12 @@ def main(settings: Settings, stop: Stop) -> None:
 
 
 def _learn(consumer: EventConsumer, watcher: Watcher) -> None:
-    """Read a batch of statistics."""
+    """Read a batch of statistics and rollouts."""
     for event in consumer.poll(_BATCH, _POLL_S):
-        metrics.RECORDS_IN.labels(COMPONENT_STATS).inc()
-        if event.record is not None:
+        metrics.RECORDS_IN.labels(event.topic).inc()
+        if event.topic == ROLLOUTS:
+            watcher.set_taken_back(event.key, event.record["taken_back_versions"] if event.record is not None else ())
+        elif event.record is not None:
             watcher.add_stats(event.record)
         elif event.value:
             log.error(

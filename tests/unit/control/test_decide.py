@@ -17,7 +17,7 @@ from stepstream.analytics.tools import Calls
 from stepstream.schemas import schema
 from stepstream.services.control.decide.decide import decide
 from stepstream.services.control.decide.event import event_of
-from stepstream.services.control.decide.policy import ControlPolicy
+from stepstream.services.control.decide.policy import CanaryPolicy, ControlPolicy
 from stepstream.services.control.decide.records import (
     Canary,
     Candidate,
@@ -250,3 +250,11 @@ def test_a_replay_gives_the_same_bytes_and_other_inputs_another_id(
     ]
     assert made[0].to_bytes() == made[1].to_bytes()
     assert decided(outcomes=(*outcomes([1.0]),), learning=learning).id != made[0].id
+
+
+def test_a_canary_without_result_ends_under_a_rule_of_its_own() -> None:
+    policy = ControlPolicy(canary=CanaryPolicy(max_trajectories=200, shares=(0.1,), harm_budget=1000))
+    ended = decided(History(canary=CANARY), policy, outcomes=tracks(0.6, 0.6))
+    assert (ended.action, ended.rule, ended.target) == ("rollback", "canary_without_result", "7")
+    harmed = decided(History(canary=CANARY), policy, outcomes=tracks(0.1, 0.6))
+    assert (harmed.action, harmed.rule, harmed.target) == ("rollback", "canary", "7")

@@ -86,3 +86,8 @@ def test_what_is_kept_can_always_be_completed(count: int, every: int, used: set[
     for number in removals.versions:
         after[number]["removed_at_us"] = 1
     assert removals_of(after, used, keep_versions=keep, keep_training=training) == Removals(), "once is enough"
+
+
+def test_the_fixed_stable_version_keeps_its_training_state() -> None:
+    removals = removals_of(line(10), {4, 5}, keep_versions=2, keep_training=2, stable=4)
+    assert removals.training == (0, 5)

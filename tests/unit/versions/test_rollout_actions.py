@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepstream.topics.events import new_checkpoint
 from stepstream.versions import rollout_actions
 from stepstream.versions.rollout_actions import Decision, RolloutRefused
-from stepstream.versions.rollouts import ModelVersions, ServedVersions
+from stepstream.versions.rollouts import ModelVersions, ServedVersions, is_taken_back
 
 VERSIONS = 6
 REMOVED = 2
@@ -172,3 +172,29 @@ def test_no_sequence_of_decisions_serves_an_absent_version(
         assert served.canary is None or served.canary in present - {served.stable}
         assert (served.canary is None) == (served.canary_share == 0)
         assert served.pinned <= present
+
+
+def test_what_a_rollback_ends_counts_as_taken_back_until_it_is_put_out_again(versions: ModelVersions) -> None:
+    apply(versions, rollout_actions.promote("m", versions, 4))
+    apply(versions, rollout_actions.start_canary("m", versions, 5, 0.1))
+    assert apply(versions, rollout_actions.rollback("m", versions)).taken_back == {5}
+    assert is_taken_back(6, versions.checkpoints, {5}), "it was trained from 5"
+    assert not is_taken_back(4, versions.checkpoints, {5})
+    assert apply(versions, rollout_actions.pin("m", versions, 3)).taken_back == {5}, "kept by other decisions"
+    assert apply(versions, rollout_actions.start_canary("m", versions, 6, 0.1)).taken_back == set()
+
+
+def test_a_rollback_of_the_stable_version_takes_that_one_back(versions: ModelVersions) -> None:
+    apply(versions, rollout_actions.promote("m", versions, 4))
+    apply(versions, rollout_actions.promote("m", versions, 6))
+    served = apply(versions, rollout_actions.rollback("m", versions))
+    assert (served.stable, served.taken_back) == (4, {6})
+    assert apply(versions, rollout_actions.promote("m", versions, 6)).taken_back == set()
+    apply(versions, rollout_actions.rollback("m", versions))
+    assert apply(versions, rollout_actions.follow("m", versions)).taken_back == set()
+
+
+def test_a_canary_that_ends_without_judgement_is_not_taken_back(versions: ModelVersions) -> None:
+    apply(versions, rollout_actions.promote("m", versions, 4))
+    apply(versions, rollout_actions.start_canary("m", versions, 5, 0.1))
+    assert apply(versions, rollout_actions.stop_canary("m", versions)).taken_back == set()

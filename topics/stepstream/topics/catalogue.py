@@ -212,7 +212,7 @@ _ALL = (
         "Rollout",
         "Decisions which versions of a model serve its tracks.",
         ("control plane", "console", "people"),
-        ("inference", "gateway", "learner", "store", "control plane", "console", "people", "SDK"),
+        ("inference", "gateway", "learner", "watch", "store", "control plane", "console", "people", "SDK"),
     ),
     _table(
         HARNESSES,

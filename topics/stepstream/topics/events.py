@@ -2599,6 +2599,8 @@ class Rollout(TypedDict):
     """Version of the track `stable` before the newest promotion, to which a rollback returns; null: none."""
     pinned_versions: list[int]
     """Versions whose files retention keeps."""
+    taken_back_versions: list[int]
+    """Versions that were taken back for harm: neither they nor versions trained from them are tried, and the learner continues from the stable version."""
     action: str
     """Action that was decided: `promote`, `rollback`, `pin`, `unpin`, `canary` or `follow`."""
     reason: str
@@ -2617,6 +2619,7 @@ def new_rollout(
     canary_share: float = 0.0,
     previous_stable_version: int | None = None,
     pinned_versions: list[int] | None = None,
+    taken_back_versions: list[int] | None = None,
     action: str = "",
     reason: str = "",
     author: str = "",
@@ -2631,6 +2634,7 @@ def new_rollout(
         "canary_share": canary_share,
         "previous_stable_version": previous_stable_version,
         "pinned_versions": pinned_versions if pinned_versions is not None else [],
+        "taken_back_versions": taken_back_versions if taken_back_versions is not None else [],
         "action": action,
         "reason": reason,
         "author": author,

@@ -22,7 +22,12 @@ class Removals:
 
 
 def removals_of(
-    checkpoints: Mapping[int, Checkpoint], in_use: Collection[int], *, keep_versions: int, keep_training: int
+    checkpoints: Mapping[int, Checkpoint],
+    in_use: Collection[int],
+    *,
+    keep_versions: int,
+    keep_training: int,
+    stable: int | None = None,
 ) -> Removals:
     """Return what to remove of a model.
 
@@ -34,6 +39,8 @@ def removals_of(
         in_use: versions that serve a track or a worker, to which a rollback returns, or that are pinned.
         keep_versions: number of newest versions to keep; 0: all.
         keep_training: number of newest versions whose training state is kept; 0: all.
+        stable: fixed version of the track `stable`, whose training state is kept too: the learner continues from it if
+            a newer one is taken back.
     """
     present = {version: one for version, one in checkpoints.items() if one["removed_at_us"] is None}
     if not present:
@@ -45,6 +52,7 @@ def removals_of(
     kept |= {_root(checkpoints, version) for version in kept}
     kept |= _bases(present, kept)
     with_training = set(newest_first if not keep_training else newest_first[:keep_training])
+    with_training |= {stable} if stable is not None else set()
     return Removals(
         tuple(version for version in sorted(present) if version not in kept),
         tuple(

@@ -6,7 +6,7 @@ Each function returns the whole next state of the model, because the newest roll
 from dataclasses import dataclass, replace
 
 from stepstream.topics.events import Rollout, new_rollout
-from stepstream.versions.rollouts import ModelVersions, ServedVersions
+from stepstream.versions.rollouts import ModelVersions, ServedVersions, ancestors
 
 
 class RolloutRefused(Exception):
@@ -24,6 +24,8 @@ class Decision:
     share: float = 0.0
     previous_stable: int | None = None
     pinned: frozenset[int] = frozenset()
+    taken_back: frozenset[int] = frozenset()
+    """Versions that were taken back for harm."""
 
     def event(self, model: str, *, event_id: str, occurred_at_us: int, reason: str, author: str) -> Rollout:
         """Return it as a record of the topic `rollouts`."""
@@ -36,6 +38,7 @@ class Decision:
             canary_share=self.share,
             previous_stable_version=self.previous_stable,
             pinned_versions=sorted(self.pinned),
+            taken_back_versions=sorted(self.taken_back),
             action=self.action,
             reason=reason,
             author=author,
@@ -43,7 +46,7 @@ class Decision:
 
 
 def promote(model: str, versions: ModelVersions, version: int) -> Decision:
-    """Fix the stable version; a canary of the same version ends.
+    """Fix the stable version; a canary of the same version ends. Neither it nor its ancestors count as taken back.
 
     Raises:
         RolloutRefused: the version does not exist.
@@ -54,6 +57,7 @@ def promote(model: str, versions: ModelVersions, version: int) -> Decision:
     return replace(
         _without_canary_of(version, _unchanged("promote", served)),
         stable=version,
+        taken_back=_without(version, versions),
         previous_stable=served.stable if changed else served.previous_stable,
     )
 
@@ -63,6 +67,7 @@ def rollback(model: str, versions: ModelVersions, to: int | None = None) -> Deci
 
     Without `to`: while a canary runs, only the canary ends. Else stable returns to the version before the newest
     promotion; if none is known, to the parent of the version that it serves. The stable version is then fixed.
+    The version that ends counts as taken back: versions trained from it are not tried, nor trained further.
 
     Raises:
         RolloutRefused: there is no version to return to, or it does not exist.
@@ -70,16 +75,18 @@ def rollback(model: str, versions: ModelVersions, to: int | None = None) -> Deci
     served = versions.served
     now = replace(_unchanged("rollback", served), canary=None, share=0.0)
     if to is None and served.canary is not None:
-        return now
+        return replace(now, taken_back=now.taken_back | {served.canary})
     target = _rollback_target(model, versions) if to is None else to
     _check_usable(model, versions, target)
     if target == served.stable and served.canary is None and not served.follows_newest:
         raise RolloutRefused(f"{model}@{target} is the stable version already: name an earlier one with --to")
-    return replace(now, stable=target, previous_stable=None)
+    before = set() if served.stable is None else {served.stable}
+    taken_back = _without(target, versions) | before - {target}
+    return replace(now, stable=target, previous_stable=None, taken_back=taken_back)
 
 
 def start_canary(model: str, versions: ModelVersions, version: int, share: float) -> Decision:
-    """Put a version on a share of the trajectories; a running canary is replaced.
+    """Put a version on a share of the trajectories; a running canary is replaced. It no longer counts as taken back.
 
     Raises:
         RolloutRefused: the version does not exist or is the stable one, or the share is not in (0, 1].
@@ -92,11 +99,12 @@ def start_canary(model: str, versions: ModelVersions, version: int, share: float
         remedy = ": fix an earlier version first with `stepstream models promote`" if served.follows_newest else ""
         why = f"; {model} follows its newest version" if served.follows_newest else ""
         raise RolloutRefused(f"{model}@{version} is the stable version already{why}{remedy}")
-    return replace(_unchanged("canary", served), canary=version, share=share)
+    now = _unchanged("canary", served)
+    return replace(now, canary=version, share=share, taken_back=_without(version, versions))
 
 
 def stop_canary(model: str, versions: ModelVersions) -> Decision:
-    """End the canary; its trajectories go on with the stable version.
+    """End the canary without judging it; its trajectories go on with the stable version.
 
     Raises:
         RolloutRefused: there is none.
@@ -131,7 +139,7 @@ def unpin(model: str, versions: ModelVersions, version: int) -> Decision:
 
 
 def follow(model: str, versions: ModelVersions) -> Decision:
-    """Let stable follow the newest published version; a canary of that version ends.
+    """Let stable follow the newest published version; a canary of that version ends, and none counts as taken back.
 
     Raises:
         RolloutRefused: the model has no version.
@@ -139,7 +147,7 @@ def follow(model: str, versions: ModelVersions) -> Decision:
     served = versions.served
     if served.newest is None:
         raise RolloutRefused(_unknown_model(model))
-    now = replace(_unchanged("follow", served), stable=None, previous_stable=None)
+    now = replace(_unchanged("follow", served), stable=None, previous_stable=None, taken_back=frozenset())
     return _without_canary_of(served.newest, now)
 
 
@@ -151,7 +159,13 @@ def _unchanged(action: str, served: ServedVersions) -> Decision:
         served.canary_share,
         served.previous_stable,
         served.pinned,
+        served.taken_back,
     )
+
+
+def _without(version: int, versions: ModelVersions) -> frozenset[int]:
+    """Return the versions that count as taken back once a version is put out again."""
+    return versions.served.taken_back - set(ancestors(version, versions.checkpoints))
 
 
 def _without_canary_of(version: int, decision: Decision) -> Decision:

@@ -8,7 +8,7 @@ without a table. A larger share only adds trajectories to the canary.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from stepstream.topics.events import Checkpoint, Rollout, Track
@@ -33,6 +33,8 @@ class ServedVersions:
     """Version to which a rollback returns; None: none is known."""
     newest: int | None = None
     """Newest published version that was not removed."""
+    taken_back: frozenset[int] = frozenset()
+    """Versions that were taken back for harm."""
     follows_newest: bool = True
     """True: `stable` moves with each published version; False: it is fixed."""
 
@@ -112,8 +114,23 @@ def served_versions(checkpoints: Iterable[Checkpoint], rollout: Rollout | None) 
         pinned=frozenset(rollout["pinned_versions"]),
         previous_stable=rollout["previous_stable_version"],
         newest=newest,
+        taken_back=frozenset(rollout["taken_back_versions"]),
         follows_newest=stable is None,
     )
+
+
+def ancestors(version: int, checkpoints: Mapping[int, Checkpoint]) -> Iterator[int]:
+    """Yield a version and the versions that it was trained from, the newest first."""
+    found: int | None = version
+    while found is not None:
+        yield found
+        checkpoint = checkpoints.get(found)
+        found = None if checkpoint is None else checkpoint["parent_version"]
+
+
+def is_taken_back(version: int, checkpoints: Mapping[int, Checkpoint], taken_back: Collection[int]) -> bool:
+    """Return True if a version was taken back for harm, or was trained from one that was."""
+    return any(one in taken_back for one in ancestors(version, checkpoints))
 
 
 def track_of(tenant: str, trajectory_id: str, model: str, share: float) -> Track:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from stepstream.services.control.decide.decide import JOB
+from stepstream.services.control.decide.records import CANARY, CANARY_RULES
 from stepstream.services.control.history import AUTHOR
 from stepstream.services.control.scope import Serving, scope_of, training_key
 from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS, HARNESSES, ROLLOUTS, TRAINING_CONTROL
@@ -152,10 +153,11 @@ def _rollout(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
             _check_canary(str(version), served.canary)
             rollout = rollout_actions.promote(model, versions, version)
             text = f"{model}@{version} is stable"
-        case _ if decision["rule"] == "canary":
+        case _ if decision["rule"] in CANARY_RULES:
             if served.canary is None:
                 raise Refused(f"{model} has no canary any more")
-            rollout = rollout_actions.rollback(model, versions)
+            is_bad = decision["rule"] == CANARY
+            rollout = (rollout_actions.rollback if is_bad else rollout_actions.stop_canary)(model, versions)
             text = f"the canary of {model}@{served.canary} has ended; {model}@{served.stable} serves all"
         case _:
             rollout = rollout_actions.rollback(model, versions, version)
@@ -183,7 +185,7 @@ def _harness(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
             _check_canary(target, canary)
             harness = harnesses.promote(versions, target)
             text = f"harness {target} of {agent} is stable"
-        case _ if decision["rule"] == "canary":
+        case _ if decision["rule"] in CANARY_RULES:
             if canary is None:
                 raise Refused(f"{agent} has no canary of a harness any more")
             harness = harnesses.take_back(versions, canary)

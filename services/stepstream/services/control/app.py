@@ -17,7 +17,7 @@ from stepstream.services.control.approvals import approval_state, newest_decisio
 from stepstream.services.control.decide.decide import decide
 from stepstream.services.control.decide.event import event_of
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.history import DecisionLog, canary_shares, history_of, taken_back, weights_owner
+from stepstream.services.control.history import DecisionLog, canary_shares, history_of, weights_owner
 from stepstream.services.control.log import ControlLog
 from stepstream.services.control.policies import Policies
 from stepstream.services.control.queries import StoreQueries
@@ -103,7 +103,6 @@ class Controller:
             serving,
             history,
             shares=shares,
-            taken_back=taken_back(known, scope.model),
             owns_weights=owns,
             open_tests=self._log.open_tests(scopes),
         )

@@ -112,21 +112,6 @@ def weights_owner(model: str, log: DecisionLog, serving: Serving, scopes: Iterab
     return known[0] if known else None
 
 
-def taken_back(log: DecisionLog, model: str) -> frozenset[int]:
-    """Return the versions of a model's weights that decisions took back."""
-    serving: dict[Scope, list[str]] = {}
-    bad: set[int] = set()
-    for one in sorted(log.pulls.values(), key=_order):
-        if one["model"] != model or one["lever"] != "weights" or log.state_of(one) not in {"done", "undone"}:
-            continue
-        put_out = serving.setdefault(scope_of(one), [])
-        if one["action"] in {"canary", "promote"}:
-            put_out.append(one["target"])
-        if put_out and (one["action"] == "rollback" or log.state_of(one) == "undone"):
-            bad.add(int(put_out.pop()))
-    return frozenset(bad)
-
-
 def canary_shares(past: Sequence[Past], decisions: Iterable[Decision], canary: Canary) -> list[tuple[int, float]]:
     """Return the shares of a running canary: (time, share), the oldest first."""
     done = {one.id for one in past if one.state == "done"}

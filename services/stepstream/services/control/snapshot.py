@@ -21,6 +21,7 @@ from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.statistics import OutcomeRow, Statistics, ToolRow
 from stepstream.topics.events import Harness
 from stepstream.versions.harnesses import served_harnesses
+from stepstream.versions.rollouts import is_taken_back
 
 VIEW = "trajectories"
 _UNKNOWN = frozenset({"", "unknown", "other", "error"})
@@ -38,7 +39,6 @@ def snapshot_of(
     history: History,
     *,
     shares: Sequence[tuple[int, float]] = (),
-    taken_back: frozenset[int] = frozenset(),
     owns_weights: bool = True,
     open_tests: int = 1,
 ) -> Snapshot:
@@ -52,7 +52,6 @@ def snapshot_of(
         serving: newest records of the compacted topics.
         history: earlier decisions.
         shares: (time, share) of the running canary, the oldest first.
-        taken_back: versions of the weights that were taken back.
         owns_weights: False: another scope tries and judges the weights of this model.
         open_tests: canaries that run for all scopes.
     """
@@ -72,7 +71,7 @@ def snapshot_of(
         tools=tuple(_tool(row, serving) for row in found.tools),
         groups=found.groups,
         strata=_strata(before, stable),
-        candidates=tuple(_candidates(serving, history, taken_back, owns_weights)),
+        candidates=tuple(_candidates(serving, history, owns_weights)),
         alarms=tuple(RewardAlarm(one["alarm_id"], one["message"], one["since_version"]) for one in serving.alarms),
         coverage=_coverage(found),
         staleness_p95=found.staleness_p95,
@@ -148,9 +147,7 @@ def _tool_versions(tool: str, serving: Serving) -> tuple[str, str]:
     return version, next((one for one in pinned if one != version), "")
 
 
-def _candidates(
-    serving: Serving, history: History, taken_back: frozenset[int], owns_weights: bool
-) -> Iterator[Candidate]:
+def _candidates(serving: Serving, history: History, owns_weights: bool) -> Iterator[Candidate]:
     """Yield harness versions that were proposed, then untried weights; the newest of each last."""
     served = served_harnesses(serving.harnesses.values())
     parent = "" if served.stable is None else served.stable["version"]
@@ -159,11 +156,14 @@ def _candidates(
             if one["state"] == "proposed":
                 yield Candidate("prompt", one["version"], parent, _headroom(one))
     if owns_weights:
-        yield from _weights(serving, history, taken_back)
+        yield from _weights(serving, history)
 
 
-def _weights(serving: Serving, history: History, taken_back: frozenset[int]) -> Iterator[Candidate]:
-    """Yield versions newer than all that were tried, unless they were trained from one that was taken back."""
+def _weights(serving: Serving, history: History) -> Iterator[Candidate]:
+    """Yield versions newer than all that were tried, unless they were trained from one that was taken back for harm.
+
+    A canary that ended without a result takes nothing back: its descendants learned more, and may be better.
+    """
     served, checkpoints = serving.versions.served, serving.versions.checkpoints
     if served.stable is None or served.follows_newest:
         return
@@ -172,20 +172,12 @@ def _weights(serving: Serving, history: History, taken_back: frozenset[int]) -> 
         for past in history.decisions
         if past.lever == "weights" and past.action in {"canary", "promote"} and past.target.isdigit()
     ]
-    newest = max([served.stable, *taken_back, *tried])
+    newest = max([served.stable, *served.taken_back, *tried])
     for version in sorted(checkpoints):
         if version <= newest or version == served.canary or checkpoints[version]["removed_at_us"] is not None:
             continue
-        if taken_back.isdisjoint(_ancestors(version, serving)):
+        if not is_taken_back(version, checkpoints, served.taken_back):
             yield Candidate("weights", str(version), str(served.stable))
-
-
-def _ancestors(version: int, serving: Serving) -> Iterator[int]:
-    found: int | None = version
-    while found is not None:
-        yield found
-        checkpoint = serving.versions.checkpoints.get(found)
-        found = None if checkpoint is None else checkpoint["parent_version"]
 
 
 def _headroom(harness: Harness) -> Estimate | None:

@@ -46,7 +46,7 @@ def undo_rollout(decision: Decision, versions: ModelVersions) -> rollout_actions
             raise UndoRefused(
                 f"{model}@{decision['target']} is not the canary any more: see `stepstream models status`"
             )
-        return rollout_actions.stop_canary(model, versions)
+        return rollout_actions.rollback(model, versions)
     if version is None or served.stable != version:
         raise UndoRefused(f"{model}@{decision['target']} is not stable any more: see `stepstream models status`")
     return rollout_actions.rollback(model, versions, served.previous_stable)

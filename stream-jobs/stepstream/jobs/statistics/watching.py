@@ -5,7 +5,7 @@ Missing ones are raised, surplus ones are cleared.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from stepstream.config import AlarmsSettings
@@ -59,6 +59,8 @@ class Watcher:
         self._specs: defaultdict[Family, set[str]] = defaultdict(set)
         self._touched: set[Family] = set()
         self._alarms: dict[str, Alarm] = {}
+        self._taken_back: dict[str, frozenset[int]] = {}
+        """Versions by model whose statistics count no more."""
 
     @property
     def active(self) -> list[Alarm]:
@@ -74,6 +76,12 @@ class Watcher:
         """Record an earlier decision; alarms of other programs are ignored."""
         if alarm["kind"] in GUARDS:
             self._alarms[alarm["alarm_id"]] = alarm
+
+    def set_taken_back(self, model: str, versions: Collection[int]) -> None:
+        """Leave out the statistics of versions that were taken back: nobody is served by them or trains from them."""
+        if frozenset(versions) != self._taken_back.get(model, frozenset()):
+            self._taken_back[model] = frozenset(versions)
+            self._touched |= {family for family in self._specs if family.model == model}
 
     def add_stats(self, stats: ComponentStats) -> None:
         """Add a snapshot of statistics, unless a newer one is known or no comparison needs its period any more."""
@@ -103,7 +111,8 @@ class Watcher:
 
     def _forget(self, cohort: Cohort) -> None:
         """Remove the periods that no comparison needs any more."""
-        surplus, first = needed_since(self._periods[cohort], self._rule)
+        bad = self._taken_back.get(cohort.family.model, frozenset())
+        surplus, first = needed_since(_without(bad, self._periods[cohort]), self._rule)
         if surplus:
             self._forgotten[cohort] = self._forgotten.get(cohort, (0, first))[0] + surplus, first
             for periods in (self._periods[cohort], self._parts[cohort]):
@@ -120,10 +129,13 @@ class Watcher:
 
     def _wanted(self, cohort: Cohort) -> list[Finding]:
         """Return the findings that justify alarms; none once the cohort has another reward specification."""
-        periods = self._periods[cohort]
+        bad = self._taken_back.get(cohort.family.model, frozenset())
+        periods = _without(bad, self._periods[cohort])
+        if not periods:
+            return []
         for spec in self._specs[cohort.family] - {cohort.reward_spec}:
-            others = self._periods[Cohort(cohort.family, spec)]
-            if max(others) > max(periods) and windows(others, self._rule.window):
+            others = _without(bad, self._periods[Cohort(cohort.family, spec)])
+            if max(others, default=max(periods)) > max(periods) and windows(others, self._rule.window):
                 return []
         return active_alarms(periods, self._rule, self._forgotten.get(cohort, (0,))[0])
 
@@ -161,6 +173,10 @@ class Watcher:
         origin = "" if earlier is None else earlier["event_id"]
         event_id = derived_id(self._job, alarm["alarm_id"], alarm["state"], origin)
         return {**alarm, "event_id": event_id, "occurred_at_us": now_us}
+
+
+def _without(versions: Collection[int], periods: Mapping[Period, Sums]) -> dict[Period, Sums]:
+    return {period: sums for period, sums in periods.items() if period.version not in versions}
 
 
 def _cohort_of(alarm: Alarm) -> Cohort:

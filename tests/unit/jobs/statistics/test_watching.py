@@ -185,3 +185,24 @@ def test_order_and_revisions_do_not_matter(data: st.DataObject) -> None:
     assert sorted(map(itemgetter("kind", "falling"), again.active)) == sorted(
         map(itemgetter("kind", "falling"), expected)
     )
+
+
+def test_an_alarm_is_cleared_once_its_versions_are_taken_back_though_nothing_newer_is_served() -> None:
+    snapshots = measured(story(*STORY))
+    watcher = Watcher(RULE, JOB)
+    [alarm] = raised(watcher, snapshots)
+    bad = range(STORY.index(GAMED), len(STORY) + 1)
+    watcher.set_taken_back("another", bad)
+    assert raised(watcher, []) == []
+    watcher.set_taken_back("demo", bad)
+    [cleared] = raised(watcher, [])
+    assert (cleared["alarm_id"], cleared["state"]) == (alarm["alarm_id"], "cleared")
+    [again] = raised(watcher, measured(story(GAMED, GAMED, first=9)))
+    assert (again["state"], again["alarm_id"] != alarm["alarm_id"]) == ("raised", True), "gamed by later versions"
+
+
+def test_a_restart_takes_the_same_versions_back() -> None:
+    snapshots = measured(story(*STORY))
+    watcher = Watcher(RULE, JOB)
+    watcher.set_taken_back("demo", range(STORY.index(GAMED), len(STORY) + 1))
+    assert raised(watcher, snapshots) == []

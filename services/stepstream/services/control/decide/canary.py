@@ -12,6 +12,8 @@ from stepstream.analytics.production import lift
 from stepstream.analytics.success import Attempts, pass_hat_k
 from stepstream.services.control.decide.policy import CanaryPolicy
 from stepstream.services.control.decide.records import (
+    CANARY,
+    NO_RESULT,
     Action,
     Canary,
     Evidence,
@@ -22,7 +24,6 @@ from stepstream.services.control.decide.records import (
     rounded,
 )
 
-_RULE = "canary"
 MIN_FOR_BUDGET = 10
 
 
@@ -118,10 +119,12 @@ def judge(snapshot: Snapshot, canary: Canary, policy: CanaryPolicy) -> Finding:
     """
     alpha = policy.alpha / max(1, snapshot.open_tests)
     state = state_of(snapshot.outcomes, policy, alpha)
-    action, reason = _verdict(state, canary, policy, alpha)
+    action, reason, rule = *_verdict(state, canary, policy, alpha), CANARY
+    if action == "hold" and state.canary.n >= policy.max_trajectories:
+        action, rule, reason = "rollback", NO_RESULT, f"no improvement after {state.canary.n} trajectories"
     target = {"promote": canary.version, "widen": canary.version, "rollback": canary.parent}.get(action, "")
     return Finding(
-        _RULE, canary.lever, action, target, reason, _figures(state), canary.parent, safety=action == "rollback"
+        rule, canary.lever, action, target, reason, _figures(state), canary.parent, safety=action == "rollback"
     )
 
 
@@ -145,9 +148,8 @@ def _verdict(state: State, canary: Canary, policy: CanaryPolicy, alpha: float) -
         if canary.approved is not None and (lift(state.canary, canary.approved).high or 0.0) < 0:
             return "rollback", "it is worse than the last version that a person approved"
         return "promote", "it is better than the stable version"
-    if state.canary.n >= policy.max_trajectories:
-        return "rollback", f"no improvement after {state.canary.n} trajectories"
-    if state.not_worse >= 1 / alpha and next_share(canary.share, policy) is not None:
+    is_over = state.canary.n >= policy.max_trajectories
+    if not is_over and state.not_worse >= 1 / alpha and next_share(canary.share, policy) is not None:
         return "widen", f"it is not worse by {policy.margin:g} or more"
     return "hold", f"the canary has no result after {state.canary.n} trajectories"
 

@@ -16,6 +16,7 @@ from stepstream.services.control.decide.gates import bad_input, blocked
 from stepstream.services.control.decide.own_rules import OwnRule, ask, missing_rule, policy_hash
 from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import (
+    CANARY_RULES,
     LEVERS,
     Alternative,
     Decision,
@@ -69,7 +70,7 @@ def _rank(finding: Finding, policy: ControlPolicy) -> tuple[bool, bool, float, f
     """Return the order of findings: take back first, a running canary's verdict next, then by cost and blast radius."""
     limits = policy.levers[finding.lever]
     lever = LEVERS.index(finding.lever)
-    return not finding.safety, finding.rule != "canary", limits.cost, limits.blast_radius, lever
+    return not finding.safety, finding.rule not in CANARY_RULES, limits.cost, limits.blast_radius, lever
 
 
 def _why(chosen: Finding, other: Finding, policy: ControlPolicy) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import Finding, History, Past, Snapshot
+from stepstream.services.control.decide.records import CANARY_RULES, Finding, History, Past, Snapshot
 
 _DAY_US = 86_400_000_000
 
@@ -37,7 +37,9 @@ def _reasons(finding: Finding, snapshot: Snapshot, history: History, policy: Con
         yield f"the lever {finding.lever} is disabled"
     # A running canary is proof that its own last verdict was not done, or was another one.
     alike = [past for past in same if (past.action, past.target) == (finding.action, finding.target)]
-    if any(past.state == "awaiting" or (finding.rule != "canary" and past.watched_until_us > now) for past in alike):
+    if any(
+        past.state == "awaiting" or (finding.rule not in CANARY_RULES and past.watched_until_us > now) for past in alike
+    ):
         yield "the same decision is in force"
     if finding.safety:
         return

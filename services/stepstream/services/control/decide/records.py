@@ -18,6 +18,12 @@ from stepstream.analytics.tools import Calls
 Lever = Literal["tools", "prompt", "skills", "memory", "task_mix", "weights"]
 LEVERS: tuple[Lever, ...] = ("tools", "prompt", "skills", "memory", "task_mix", "weights")
 Action = Literal["hold", "disable", "canary", "widen", "promote", "rollback", "train", "pause", "resample", "propose"]
+CANARY = "canary"
+"""Rule of a verdict on a running canary."""
+NO_RESULT = "canary_without_result"
+"""Rule of the end of a canary that was neither better nor harmful: unlike a rollback by `CANARY`, nothing about the
+version is bad, so versions that were trained from it may be tried."""
+CANARY_RULES = (CANARY, NO_RESULT)
 FailureKind = Literal["", "format", "tool", "capability"]
 
 

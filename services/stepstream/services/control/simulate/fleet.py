@@ -9,7 +9,7 @@ import numpy as np
 from stepstream.services.control.decide.decide import decide
 from stepstream.services.control.decide.own_rules import OwnRule
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import Decision, Lever, Past, past_of
+from stepstream.services.control.decide.records import CANARY_RULES, Decision, Lever, Past, past_of
 from stepstream.services.control.simulate.scenarios import Pulled, Scenario
 from stepstream.services.control.simulate.world import World
 
@@ -97,7 +97,7 @@ def _apply(world: World, decision: Decision, lever: Lever) -> None:
             world.serve(lever, decision.target)
         case "disable":
             world.tool_disabled = True
-        case "rollback" if decision.rule == "canary":
+        case "rollback" if decision.rule in CANARY_RULES:
             world.end_canary()
         case "rollback":
             world.take_back(lever, decision.target)

@@ -1,0 +1,62 @@
+"""Test which versions of the weights may be tried: after harm, after a canary without result, and after both."""
+
+from typing import Any
+
+from sample_records import checkpoint
+
+from stepstream.services.control import acts
+from stepstream.services.control.decide.records import CANARY, NO_RESULT, History, Past
+from stepstream.services.control.scope import Scope, Serving
+from stepstream.services.control.snapshot import snapshot_of
+from stepstream.services.control.statistics import Position, Statistics
+from stepstream.topics.catalogue import ROLLOUTS
+from stepstream.topics.events import new_decision
+from stepstream.versions import rollout_actions
+from stepstream.versions.rollouts import ModelVersions
+
+SCOPE = Scope("default", "a", "m")
+TRIED = (Past("d", 1, "weights", "canary", "2"),)
+
+
+def published(*parents: int | None) -> ModelVersions:
+    """Return versions 1, 2, … with these parents; version 1 is stable."""
+    versions = ModelVersions()
+    for version, parent in enumerate(parents, 1):
+        versions.apply_checkpoint(version, checkpoint(version, model="m", parent_version=parent))
+    apply(versions, rollout_actions.promote("m", versions, 1))
+    return versions
+
+
+def apply(versions: ModelVersions, decision: rollout_actions.Decision) -> None:
+    versions.apply_rollout(decision.event("m", event_id="r", occurred_at_us=1, reason="", author=""))
+
+
+def end_canary(versions: ModelVersions, rule: str) -> None:
+    """Do a decision that ends the canary of version 2."""
+    apply(versions, rollout_actions.start_canary("m", versions, 2, 0.1))
+    fields: dict[str, Any] = {"tenant": SCOPE.tenant, "agent": SCOPE.agent, "model": SCOPE.model, "lever": "weights"}
+    decision = new_decision(event_id="d", occurred_at_us=1, action="rollback", target="1", rule=rule, **fields)
+    records = acts.do(decision, Serving(versions, {}), 2)
+    [rollout] = [one.value for one in records if one.topic == ROLLOUTS]
+    versions.apply_rollout(rollout)
+    assert versions.served.canary is None
+
+
+def candidates(versions: ModelVersions) -> list[str]:
+    statistics = Statistics(Position("", 9))
+    snapshot = snapshot_of(SCOPE, 9, 0, statistics, Serving(versions, {}), History(TRIED))
+    return [one.version for one in snapshot.candidates]
+
+
+def test_descendants_of_a_version_that_was_not_better_are_tried() -> None:
+    versions = published(None, 1, 2, 3)
+    end_canary(versions, NO_RESULT)
+    assert versions.served.taken_back == set()
+    assert candidates(versions) == ["3", "4"]
+
+
+def test_descendants_of_a_version_that_did_harm_are_not_tried_but_later_ones_from_the_stable_are() -> None:
+    versions = published(None, 1, 2, 3, 1)
+    end_canary(versions, CANARY)
+    assert versions.served.taken_back == {2}
+    assert candidates(versions) == ["5"]
