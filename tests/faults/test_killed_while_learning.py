@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -156,6 +157,7 @@ class LearnerRun:
             arrival_of(Event("labeled-trajectories", 0, offset, key, record, error), LIMITS)
             for offset, (key, record, error) in enumerate(labels())
         ]
+        self.control: Any = SimpleNamespace(paused=False, rollout=None, taken_back=frozenset())
         patch.setattr(reporter, "EventProducer", lambda *_, **__: Producer(self.log))
         patch.setattr(lineage_training, "EventConsumer", lambda *_: _Ends(len(self.read)))
         patch.setattr(lineage_training, "trainer_for", lambda folder, *_: Weights(trained_in(folder)))
@@ -187,7 +189,7 @@ class LearnerRun:
             shared = SharedVersions(self.settings.paths.shared_memory, self.settings.learner.model, 0)
             versions = self.versions()
             lineage_training.LineageTraining(
-                self.settings, codec, producer, producer, sender, retention, shared, versions, stop
+                self.settings, codec, producer, producer, sender, retention, shared, versions, self.control, stop
             ).train()
 
 

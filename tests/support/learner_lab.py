@@ -78,6 +78,10 @@ class LearnerLab:
                 self._producer.send("labeled-trajectories", f"{self.model}/{group}", record)
         self._producer.flush()
 
+    def send(self, topic: str, key: str, record: Any) -> None:
+        self._producer.send(topic, key, record)
+        self._producer.flush(30.0)
+
     def produce_bytes(self, value: bytes) -> None:
         record = labelled("bad", 0, 1.0)
         self._producer.send_encoded("labeled-trajectories", self.model, value, record)

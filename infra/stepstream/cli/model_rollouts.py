@@ -110,17 +110,27 @@ def follow(model: str, **options: Any) -> None:
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(model: str, as_json: bool) -> None:
-    """Print the versions of MODEL that the log decides and those that each live worker serves.
+    """Print the versions of MODEL that the log decides, those that each live worker serves, and whether it trains.
 
     Exit status 0: they agree; 1: a worker serves another version, or none is live.
     """
-    from stepstream.topics.catalogue import WORKER_STATUS
+    from stepstream.topics.catalogue import TRAINING_CONTROL, WORKER_STATUS
     from stepstream.topics.table import Table
     from stepstream.versions.follower import VersionFollower
     from stepstream.versions.worker_agreement import served_tracks
 
-    with open_log() as settings, VersionFollower(settings) as versions, Table(settings, WORKER_STATUS) as workers:
-        wait_read(versions, workers)
+    with (
+        open_log() as settings,
+        VersionFollower(settings) as versions,
+        Table(settings, WORKER_STATUS) as workers,
+        Table(settings, TRAINING_CONTROL) as controls,
+    ):
+        wait_read(versions, workers, controls)
+        training = [
+            {key: one[key] for key in ("tenant", "paused", "task_weights", "reason")}
+            for one in controls.items().values()
+            if one["model"] == model
+        ]
         served, rollout = versions.served(model), versions.rollout(model)
         live = live_workers_of(workers, settings, model)
         problems = _problems(live, served, model)
@@ -137,9 +147,13 @@ def status(model: str, as_json: bool) -> None:
     decided = None if rollout is None else {key: rollout[key] for key in ("action", "reason", "author")}
     if as_json:
         row = {"model": model, "log": _row(served), "decision": decided, "workers": rows, "problems": problems}
-        click.echo(json.dumps(row))
+        click.echo(json.dumps({**row, "training": training}))
     else:
         click.echo(f"{model}: {_text(served)}")
+        for one in training:
+            state = "paused" if one["paused"] else "not paused"
+            weights = ", ".join(f"{family} {weight:g}" for family, weight in sorted(one["task_weights"].items()))
+            click.echo(f"training of {one['tenant']}: {state}, task weights {weights or 'equal'}  {one['reason']}")
         if decided is not None:
             click.echo(f"decided by {decided['author'] or 'unknown'}: {decided['action']} {decided['reason']}".rstrip())
         for one in rows:
@@ -237,6 +251,7 @@ def _row(served: ServedVersions) -> dict[str, Any]:
         "canary_share": served.canary_share,
         "pinned": sorted(served.pinned),
         "previous_stable": served.previous_stable,
+        "taken_back": sorted(served.taken_back),
         "newest": served.newest,
         "follows_newest": served.follows_newest,
     }

@@ -48,6 +48,7 @@ class BackgroundPublisher:
         producer: EventProducer,
         parent: Checkpoint,
         folder: Path,
+        newest: int,
         adapter_base: int | None,
         stop: Stop,
         shared: SharedVersions | None = None,
@@ -58,8 +59,9 @@ class BackgroundPublisher:
         Args:
             settings: settings.
             producer: owner of the model's versions; used only by this object from now on.
-            parent: newest version.
+            parent: version that the next one is trained from.
             folder: its local folder.
+            newest: number of the newest version, which is not `parent` if that one was taken back.
             adapter_base: see `publish_version`.
             stop: ends waits.
             shared: see `publish_version`.
@@ -69,6 +71,7 @@ class BackgroundPublisher:
         self._shared = shared
         self._settings, self._producer, self._stop = settings, producer, stop
         self._parent, self._folder, self._adapter_base = parent, folder, adapter_base
+        self._next = newest + 1
         self._thread: threading.Thread | None = None
         self._result: Published | Exception | None = None
         self.event_id = ""
@@ -118,6 +121,7 @@ class BackgroundPublisher:
                     adapter_base=self._adapter_base,
                     shared=self._shared,
                     attempt=self._retry,
+                    number=self._next,
                 )
                 prune_version_cache(self._settings, [*self._keep, self._folder, folder])
                 self._result = Published(checkpoint, folder, time.monotonic() - started_s)
@@ -133,7 +137,7 @@ class BackgroundPublisher:
         Raises:
             Fatal: they do not, and a stop was requested.
         """
-        name, wait_s = f"{self._parent['model']}@{self._parent['version'] + 1}", _RETRY_S
+        name, wait_s = f"{self._parent['model']}@{self._next}", _RETRY_S
         while True:
             try:
                 result = step()
@@ -168,4 +172,5 @@ class BackgroundPublisher:
             raise result
         assert result is not None
         self._parent, self._folder = result.checkpoint, result.folder
+        self._next = result.checkpoint["version"] + 1
         return result

@@ -1,4 +1,6 @@
-"""Run the learner: follow the newest version of its model, train on labelled trajectories, publish the next version.
+"""Run the learner: continue its model from the newest version, train on labelled trajectories, publish the next one.
+
+After the newest version was taken back, it continues from the stable one.
 
 All state is in checkpoints and in the log. After a crash at any point the learner continues from the last published
 version, trains on nothing twice within a lineage and loses only unpublished updates.
@@ -17,6 +19,7 @@ from stepstream.learner import SOURCE
 from stepstream.learner.lineage import UnknownVersion, Versions, read_versions
 from stepstream.learner.lineage_training import LineageTraining
 from stepstream.learner.model.pretrained import CannotTrain
+from stepstream.learner.model_control import ModelControl
 from stepstream.learner.publish import owner_of, remove_leftovers
 from stepstream.learner.reporter import BackgroundSender
 from stepstream.learner.retention import Retention
@@ -47,6 +50,7 @@ def main(settings: Settings, stop: Stop) -> None:
     sender = BackgroundSender(settings.kafka, codec, stop)
     retention = Retention(settings, codec, stop)
     shared = SharedVersions(settings.paths.shared_memory, settings.learner.model, settings.learner.shared_memory_bytes)
+    control = ModelControl(settings)
     try:
         retention.take_over()
         while not stop:
@@ -57,7 +61,9 @@ def main(settings: Settings, stop: Stop) -> None:
             owner.take_over()
             versions = read_versions(settings.kafka, codec)
             remove_leftovers(settings, versions)
-            lineage = LineageTraining(settings, codec, producer, owner, sender, retention, shared, versions, stop)
+            lineage = LineageTraining(
+                settings, codec, producer, owner, sender, retention, shared, versions, control, stop
+            )
             try:
                 lineage.train()
             except Fenced:
@@ -77,6 +83,7 @@ def main(settings: Settings, stop: Stop) -> None:
     except Cancelled:
         return  # stopped while the broker was unavailable
     finally:
+        control.close()
         shared.close()
         retention.close()
         sender.close()

@@ -9,7 +9,8 @@ from stepstream.learner.decisions import Use
 from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
-from stepstream.topics.events import Checkpoint
+from stepstream.topics.events import Checkpoint, Rollout
+from stepstream.versions.rollouts import is_taken_back
 
 
 class UnknownVersion(Exception):
@@ -30,6 +31,19 @@ class Versions:
         """Return the version with the highest number; None while there is none."""
         versions = self.by_model.get(model)
         return versions[max(versions)] if versions else None
+
+    def parent_of_next(self, model: str, rollout: Rollout | None) -> Checkpoint | None:
+        """Return the version that the next one is trained from; None while there is none.
+
+        It is the newest version, unless that one or an ancestor was taken back for harm: then the stable version.
+        """
+        newest = self.newest(model)
+        if newest is None or rollout is None or rollout["stable_version"] is None:
+            return newest
+        versions = self.by_model[model]
+        if not is_taken_back(newest["version"], versions, rollout["taken_back_versions"]):
+            return newest
+        return versions.get(rollout["stable_version"], newest)
 
     def get(self, model: str, version: int) -> Checkpoint:
         """Return one version.
@@ -76,6 +90,12 @@ def uses_of(line: Iterable[Checkpoint], start: dict[int, int]) -> dict[LogPositi
                 if offset >= start.get(partition, 0):
                     uses.setdefault((partition, offset), []).append(use)
     return uses
+
+
+def left_out(line: Iterable[Checkpoint], newest: int) -> frozenset[int]:
+    """Return the numbers after a line's root, up to `newest`, that belong to versions which were taken back."""
+    numbers = {checkpoint["version"] for checkpoint in line}
+    return frozenset(range(min(numbers), newest + 1)) - numbers
 
 
 def trained_positions(line: Iterable[Checkpoint], start: dict[int, int]) -> set[LogPosition]:

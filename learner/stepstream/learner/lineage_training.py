@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import metrics
 from stepstream.learner.background_publisher import BackgroundPublisher
-from stepstream.learner.data.attempt import Attempt, LogPosition
+from stepstream.learner.data.attempt import Attempt, LogPosition, without_gaps
 from stepstream.learner.data.learning_signal import learning_signal_of
 from stepstream.learner.data.reader import Arrival, read_alarms, read_decisions
 from stepstream.learner.data.reader_process import AheadReader, open_reader
@@ -20,15 +21,16 @@ from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sampler import sampler_of
 from stepstream.learner.decisions import Decider
 from stepstream.learner.gap_alarm import GapAlarm
-from stepstream.learner.lineage import Versions, of_log, offsets_of, uses_of
+from stepstream.learner.lineage import Versions, left_out, of_log, offsets_of, uses_of
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import cache_folder
 from stepstream.learner.model.reference import reference_folder
+from stepstream.learner.model_control import ModelControl
 from stepstream.learner.publish import flush_producer, prune_version_cache, send
 from stepstream.learner.reporter import BackgroundSender, Reporter
 from stepstream.learner.retention import Retention
 from stepstream.learner.training.rank_zero import trainer_for
-from stepstream.learner.training.update_stats import gap_warning
+from stepstream.learner.training.update_stats import gap_warning, summary_of
 from stepstream.topics.catalogue import DEAD_LETTERS, LABELED_TRAJECTORIES
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
@@ -43,14 +45,17 @@ log = logging.getLogger(__name__)
 
 _MB = 1_000_000
 _JOIN_S = 0.5
+_PAUSE_S = 0.1
 _POLLS, _POLL_S = 5, 0.02
 """Number of reads, and seconds that each waits for records, before groups are checked again."""
 
 
 class LineageTraining:
-    """The training of one lineage, from its newest version until `stop` is set or a new root is published.
+    """The training of one lineage, until `stop` is set, a new root is published or a version of it is taken back.
 
     `_base` is the newest durable version, `_version` the one that the weights are: the next while it is in publication.
+    It begins from the newest version; after that one was taken back, from the stable one. Numbers in memory count the
+    versions of the line alone (`without_gaps`), so that the base counts as `_newest`, the highest number in use.
     """
 
     def __init__(
@@ -63,18 +68,23 @@ class LineageTraining:
         retention: Retention,
         shared: SharedVersions,
         versions: Versions,
+        control: ModelControl,
         stop: Stop,
     ) -> None:
         self._settings, self._codec, self._stop = settings, codec, stop
         self._producer, self._retention = producer, retention
         self._config = settings.learner
-        newest = versions.newest(self._config.model)
+        newest, base = versions.newest(self._config.model), versions.parent_of_next(self._config.model, control.rollout)
         assert newest is not None
-        self._base: Checkpoint = newest
-        self._version = newest["version"]
-        self._updates_before = newest["updates"]
+        assert base is not None
+        self._base: Checkpoint = base
+        self._version = self._newest = newest["version"]
+        self._control, self._known_bad = control, control.taken_back
+        self._updates_before = base["updates"]
         self._folder = self._fetch(versions, self._base)
         line = versions.lineage(self._base)
+        self._left_out = left_out(line, self._newest)
+        self._root = line[-1]["version"]
         own, root = of_log(line, settings.kafka.prefix), line[-1]["version"]
         self._start = offsets_of(self._base) if self._base in own else {}
         start = self._start
@@ -96,7 +106,7 @@ class LineageTraining:
         reference = reference_folder(line[-1], self._config, partial(self._fetch, versions))
         adapter_base, used = self._base_of_adapters(), [reference] if reference else []
         self._publisher = BackgroundPublisher(
-            settings, owner, self._base, self._folder, adapter_base, stop, shared, used
+            settings, owner, self._base, self._folder, self._newest, adapter_base, stop, shared, used
         )
         prune_version_cache(settings, [self._folder, *used])
         self._trainer = trainer_for(self._folder, self._config, reference)
@@ -107,7 +117,7 @@ class LineageTraining:
             wait_s=self._config.group_wait_s,
             staleness_bound=self._config.staleness_bound,
             root=root,
-            version=self._base["version"],
+            version=self._version,
             positions=start,
             trained=(position for position, uses in self._uses.items() for _ in uses),
             abandoned=abandoned,
@@ -148,6 +158,12 @@ class LineageTraining:
         with closing(open_reader(self._settings, self._codec, limits, self._start)) as reader:
             while not self._stop:
                 self._take_published()
+                if self._is_taken_back():
+                    break
+                if self._control.paused:
+                    with self._reporter.time("wait"):
+                        self._stop.wait(_PAUSE_S)
+                    continue
                 if self._read_arrivals(reader):
                     break
                 with self._reporter.time("fold"):
@@ -161,15 +177,23 @@ class LineageTraining:
     def is_continued_in(self, versions: Versions) -> bool:
         """Return True if another learner published a version after this one's newest."""
         newest = versions.newest(self._config.model)
-        return newest is not None and newest["version"] > self._base["version"]
+        return newest is not None and newest["version"] > self._newest
 
     def ends_at(self, versions: Versions) -> bool:
         """Return True if the model's newest version is the root of a newer lineage."""
         newest = versions.newest(self._config.model)
-        is_new = newest is not None and newest["parent_version"] is None and newest["version"] > self._base["version"]
+        is_new = newest is not None and newest["parent_version"] is None and newest["version"] > self._newest
         if is_new and newest is not None:
             log.info("%s begins a new lineage: training ends at version %d", name_of(newest), self._base["version"])
         return is_new
+
+    def _is_taken_back(self) -> bool:
+        """Return True if a version of the line was taken back since the training began."""
+        new = self._control.taken_back - self._known_bad - self._left_out
+        bad = [version for version in sorted(new) if self._root <= version <= self._newest]
+        if bad:
+            log.info("version %s was taken back: training goes on from the stable version", bad)
+        return bool(bad)
 
     def _is_full(self) -> bool:
         """Return True if ready groups take more memory than allowed, and the next update can take some of them."""
@@ -219,11 +243,18 @@ class LineageTraining:
         if arrival.attempt is not None:
             metrics.READ.inc()
             # A crash may have come between the version and its decisions: send them again.
-            self._reporter.report_trained([arrival.attempt], self._uses.pop(arrival.position, []))
-            self._buffer.add(arrival.attempt, time.monotonic())
+            uses = self._uses.pop(arrival.position, [])
+            self._reporter.report_trained([arrival.attempt], uses)
+            self._buffer.add(self._of_line(arrival.attempt, is_trained=bool(uses)), time.monotonic())
         elif arrival.dead_letter is not None:
             self._buffer.mark_read(arrival.position)
         return False
+
+    def _of_line(self, attempt: Attempt, *, is_trained: bool) -> Attempt:
+        """Return an attempt with numbers that count the versions of the line; excluded if one taken back sampled it."""
+        if attempt.version_min in self._left_out and not is_trained and not attempt.untrainable:
+            return replace(attempt, untrainable="other_lineage")
+        return without_gaps(attempt, self._left_out, self._root)
 
     def _is_new_root(self, checkpoint: Checkpoint) -> bool:
         """Return True if the checkpoint begins a newer lineage of the model.
@@ -231,7 +262,7 @@ class LineageTraining:
         Raises:
             Fatal: another learner continued this lineage.
         """
-        if checkpoint["model"] != self._config.model or checkpoint["version"] <= self._base["version"]:
+        if checkpoint["model"] != self._config.model or checkpoint["version"] <= self._newest:
             return False
         if checkpoint["event_id"] == self._publisher.event_id:
             return False  # its own, before the acknowledgement
@@ -276,7 +307,7 @@ class LineageTraining:
                 before=self._reporter.flush,
                 inputs=self._updates,
                 resume_offsets=self._buffer.resume_offsets(),
-                metrics=_summary(self._update_figures),
+                metrics=summary_of(self._update_figures),
             )
         self._reporter.begin_publication()
         self._version += 1
@@ -309,6 +340,7 @@ class LineageTraining:
         if published is None:
             return
         self._base, self._folder = published.checkpoint, published.folder
+        self._newest = self._base["version"]
         self._trainer.policy.take_base_from(self._folder)
         self._retention.prune_after(self._base)
         self._reporter.report_published(self._base["version"])
@@ -350,20 +382,3 @@ class LineageTraining:
                 f"{name} was trained on {LABELED_TRAJECTORIES} partition {partition} offset {offset}, which this "
                 "cluster does not have: check STEPSTREAM_KAFKA_BOOTSTRAP and whether the topic was recreated"
             )
-
-
-def _summary(figures: list[dict[str, float]]) -> dict[str, float]:
-    """Combine the figures of several updates: maxima of names in `_max`, sums of counts, means of the others.
-
-    An update may lack some figures.
-    """
-    summary = {}
-    for name in dict.fromkeys(name for figure in figures for name in figure):
-        values = [figure[name] for figure in figures if name in figure]
-        if name.endswith("_max"):
-            summary[name] = max(values)
-        elif name in ("tokens", "sequences", "steps_skipped", "restricted_tokens", "mu_gap_tokens"):
-            summary[name] = sum(values)
-        else:
-            summary[name] = sum(values) / len(values)
-    return summary

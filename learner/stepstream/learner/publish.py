@@ -126,8 +126,7 @@ def _announce_root(settings: Settings, codec: Codec, model: str, describe: Calla
 
 
 def _next_version(settings: Settings, codec: Codec, model: str) -> int:
-    newest = read_versions(settings.kafka, codec).newest(model)
-    return newest["version"] + 1 if newest else 0
+    return newest["version"] + 1 if (newest := read_versions(settings.kafka, codec).newest(model)) else 0
 
 
 def publish_version(
@@ -145,8 +144,9 @@ def publish_version(
     adapter_base: int | None = None,
     shared: SharedVersions | None = None,
     attempt: Attempt = once,
+    number: int | None = None,
 ) -> tuple[Checkpoint, Path]:
-    """Publish a trainer's state as the version after `parent`, in four steps. Other ranks call `Snapshot.help_write`.
+    """Publish a trainer's state as a version trained from `parent`. Other ranks call `Snapshot.help_write`.
 
     0. Before the call: decisions and dead letters about records before `resume_offsets` are durable.
     1. Write the files to a scratch folder, sync them, rename the folder, and upload it if versions are in a store. A
@@ -171,6 +171,7 @@ def publish_version(
         adapter_base: version that the policy's adapters belong to; None: no version has exactly these weights.
         shared: keeps a copy in memory for workers on this machine.
         attempt: calls each part of step 1, again after an OSError if it wants. The event is sent once.
+        number: number of the version; None: the one after `parent`.
 
     Raises:
         Fenced: another learner of the model took over.
@@ -178,7 +179,7 @@ def publish_version(
         Fatal: a stop was requested before the event was durable.
         OSError: the disk or the store does not accept a file, and `attempt` gave up.
     """
-    model, version = parent["model"], parent["version"] + 1
+    model, version = parent["model"], parent["version"] + 1 if number is None else number
     is_delta_form = settings.learner.version_format == "delta"
     published = _local_target(settings, model, version, event_id)
     folder = _local_target(settings, model, version, event_id, keep=True) if is_delta_form else published
@@ -187,9 +188,8 @@ def publish_version(
         files = attempt(lambda: write_version(snapshot, parent_folder, folder, adapters_only=lora))
         digest, is_delta = weights_sha256(files), False
         if is_delta_form:
-            delta = None
-            if version % settings.learner.full_every:
-                delta = attempt(lambda: write_as_delta(folder, parent_folder, published))
+            is_whole = version % settings.learner.full_every == 0
+            delta = None if is_whole else attempt(lambda: write_as_delta(folder, parent_folder, published))
             is_delta = delta is not None
             files = delta if delta is not None else attempt(lambda: write_copy(folder, published))
         uri = attempt(lambda: _stored(settings, model, published))

@@ -20,10 +20,10 @@ import torch
 from stepstream.config import KafkaSettings, LearnerSettings, Settings
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
-from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of
+from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of, without_gaps
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.data.sequences import Limits
-from stepstream.learner.lineage import Versions, of_log, read_versions, trained_positions
+from stepstream.learner.lineage import Versions, left_out, of_log, read_versions, trained_positions
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import StoredWeights, describe, write_files
 from stepstream.learner.model.reference import reference_folder
@@ -141,10 +141,13 @@ class _Rebuild:
         config = _for_one_process(parse_configuration(checkpoint["configuration"])[0])
         trainer = Trainer(parent, config, reference_folder(root, config, self._fetch))
         limits = trainer.limits(checkpoint["model"])
+        gaps = left_out(self._versions.lineage(checkpoint)[1:], checkpoint["version"] - 1)
         records = self._read(trained_positions([checkpoint], {}))
         for update in checkpoint["inputs"]:
             positions = zip(update["partitions"], update["offsets"], strict=True)
-            attempts = [_attempt(records, position, limits) for position in positions]
+            attempts = [
+                without_gaps(_attempt(records, position, limits), gaps, root["version"]) for position in positions
+            ]
             groups = [list(group) for _, group in groupby(attempts, key=key_of)]
             trainer.update(update["update"], groups, checkpoint["version"] - 1)
         target.mkdir()

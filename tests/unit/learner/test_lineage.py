@@ -3,8 +3,8 @@
 import pytest
 from sample_records import checkpoint
 
-from stepstream.learner.lineage import UnknownVersion, Versions, of_log, offsets_of, trained_positions
-from stepstream.topics.events import new_partition_offset, new_update_input
+from stepstream.learner.lineage import UnknownVersion, Versions, left_out, of_log, offsets_of, trained_positions
+from stepstream.topics.events import Rollout, new_partition_offset, new_rollout, new_update_input
 
 
 @pytest.fixture
@@ -56,3 +56,26 @@ def test_positions_of_a_copied_version_are_of_another_log() -> None:
 def test_offsets() -> None:
     places = [new_partition_offset(partition=0, offset=4), new_partition_offset(partition=2, offset=0)]
     assert offsets_of(checkpoint(resume_offsets=places)) == {0: 4, 2: 0}
+
+
+def rollout(stable: int | None, *taken_back: int) -> Rollout:
+    return new_rollout(
+        event_id="r", occurred_at_us=1, model="demo", stable_version=stable, taken_back_versions=list(taken_back)
+    )
+
+
+def test_the_next_version_is_trained_from_the_newest_or_from_the_stable_one_after_harm(versions: Versions) -> None:
+    def parent(decision: Rollout | None) -> int:
+        found = versions.parent_of_next("demo", decision)
+        assert found is not None
+        return found["version"]
+
+    assert versions.parent_of_next("unheard", None) is None
+    assert parent(None) == 4
+    assert parent(rollout(1)) == 4, "a fixed version is no judgement of the newest"
+    assert parent(rollout(1, 2)) == 4, "another line"
+    assert parent(rollout(3, 4)) == 3
+    assert parent(rollout(2, 3)) == 2, "4 was trained from 3"
+    versions.fold(checkpoint(5, parent_version=2))
+    assert parent(rollout(2, 3)) == 5, "trained after that from the stable one"
+    assert left_out(versions.lineage(versions.get("demo", 5)), 5) == {3, 4}

@@ -39,6 +39,7 @@ def test_reading_stops_while_ready_groups_take_as_many_bytes_as_allowed(monkeypa
     training = object.__new__(LineageTraining)  # without Kafka and a model
     training._config = LearnerSettings(ready_mb=ALLOWED, groups_per_update=PER_UPDATE)
     training._buffer, training._uses, training._version = buffer(), {}, 0
+    training._left_out, training._root = frozenset(), 0
     training._updates_before, training._updates = 0, []
     sender: Any = SimpleNamespace(put=lambda _events: None)
     training._reporter = Reporter(Decider("m", 0), sender)

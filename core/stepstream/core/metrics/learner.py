@@ -83,6 +83,9 @@ PUBLICATION_FAILING = GaugeMetric(
     "0 or 1",
     "1 while the newest version cannot be written; the learner tries again.",
 )
+PAUSED = GaugeMetric(
+    "stepstream_learner_paused", "0 or 1", "1 while the newest record of `training-control` pauses the learner."
+)
 READER_CPU = CounterMetric(
     "stepstream_learner_reader_cpu_seconds_total",
     "seconds",
@@ -92,5 +95,5 @@ READER_CPU = CounterMetric(
 LEARNER = (
     UPDATES, TOKENS, VERSION, READ, DEAD_LETTERS, DROPPED, DUPLICATES, STALENESS, LAG_TOKENS, LAG_EFFECTIVE, MU_GAPS,
     GAP_ALARM, REMOVED, RETENTION_FAULTS, SHARED, FIGURE, GROUPS_READY, GROUPS_OPEN, SECONDS, PUBLICATION,
-    PUBLICATION_FAULTS, PUBLICATION_FAILING, READER_CPU,
+    PUBLICATION_FAULTS, PUBLICATION_FAILING, PAUSED, READER_CPU,
 )  # fmt: skip

@@ -98,12 +98,20 @@ FLEET_PASSED_OVER = CounterMetric(
     "draws",
     "Draws of tasks that were skipped, because their last groups gave the learner no gradient.",
 )
+FLEET_DRAWS = CounterMetric(
+    "stepstream_fleet_tasks_drawn_total", "tasks", "Tasks that groups attempted, by family.", ("family",)
+)
+FLEET_MIX_COLLAPSED = GaugeMetric(
+    "stepstream_fleet_task_mix_collapsed",
+    "0 or 1",
+    "1 while 90 % of the newest 200 drawn tasks are of one family, though the environment has others.",
+)
 FLEET_LINEAGE_VERSIONS = GaugeMetric(
     "stepstream_fleet_lineage_versions", "versions", "Versions published since the root of the lineage."
 )
 FLEET = (
     FLEET_TRAJECTORIES, FLEET_SUCCESSES, FLEET_STEPS, FLEET_RUNNING, FLEET_HELD_BACK, FLEET_PASSED_OVER,
-    FLEET_LINEAGE_VERSIONS,
+    FLEET_DRAWS, FLEET_MIX_COLLAPSED, FLEET_LINEAGE_VERSIONS,
 )  # fmt: skip
 
 CONTROL_LEADER = GaugeMetric("stepstream_control_leader", "0 or 1", "1 while this controller acts, 0 while it waits.")

@@ -5,7 +5,7 @@ A demonstration from feedback becomes a training sequence behind the exact promp
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,32 @@ class Attempt:
             version: version that the learner trains from.
         """
         return None if self.untrainable or self.version_min is None else version - self.version_min
+
+
+def without_gaps(attempt: Attempt, left_out: Collection[int], root: int) -> Attempt:
+    """Return an attempt whose version numbers count the versions of one line, so that differences are its staleness.
+
+    Each number rises by the numbers above it that belong to versions which were taken back. Versions before `root` stay
+    as they are, and a version that was taken back counts as its ancestor in the line.
+    """
+    if not left_out:
+        return attempt
+    gaps = np.sort(np.fromiter(left_out, np.int64))
+
+    def shift(versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        above = gaps.size - np.searchsorted(gaps, versions, "right")
+        return np.where(versions < root, versions, versions + above)
+
+    def shifted(sequences: Iterable[TokenSequence]) -> tuple[TokenSequence, ...]:
+        return tuple(replace(tokens, versions=shift(tokens.versions)) for tokens in sequences)
+
+    oldest = None if attempt.version_min is None else int(shift(np.array([attempt.version_min]))[0])
+    return replace(
+        attempt,
+        version_min=oldest,
+        sequences=shifted(attempt.sequences),
+        demonstrations=shifted(attempt.demonstrations),
+    )
 
 
 def attempt_of(record: Mapping[str, Any], position: LogPosition, limits: Limits) -> Attempt:

@@ -109,3 +109,20 @@ def data_figures(rows: Sequence[Row], groups: Sequence[Sequence[Attempt]], versi
         "reward": sum(rewards) / len(rewards),
         "restricted_tokens": float(sum(attempt.restricted_tokens for group in groups for attempt in group)),
     }
+
+
+def summary_of(figures: list[dict[str, float]]) -> dict[str, float]:
+    """Combine the figures of several updates: maxima of names in `_max`, sums of counts, means of the others.
+
+    An update may lack some figures.
+    """
+    summary = {}
+    for name in dict.fromkeys(name for figure in figures for name in figure):
+        values = [figure[name] for figure in figures if name in figure]
+        if name.endswith("_max"):
+            summary[name] = max(values)
+        elif name in ("tokens", "sequences", "steps_skipped", "restricted_tokens", "mu_gap_tokens"):
+            summary[name] = sum(values)
+        else:
+            summary[name] = sum(values) / len(values)
+    return summary

@@ -67,6 +67,7 @@ async def work(settings: Settings) -> None:
             lambda depth: loop.call_soon_threadsafe(fleet.advance, depth),
             lambda *decision: loop.call_soon_threadsafe(fleet.add_decision, *decision),
             lambda outcome_only: loop.call_soon_threadsafe(fleet.set_outcome_only, outcome_only),
+            lambda weights: loop.call_soon_threadsafe(fleet.set_task_weights, weights),
             lambda: loop.call_soon_threadsafe(ready.set),
             lambda error: loop.call_soon_threadsafe(fail, error),
         )

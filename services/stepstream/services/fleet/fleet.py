@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 
 from stepstream.config import Settings
@@ -15,6 +15,7 @@ from stepstream.services.fleet.environment import Environment, load_environment
 from stepstream.services.fleet.gateway_client import GatewayClient
 from stepstream.services.fleet.ledger import Ledger
 from stepstream.services.fleet.metrics import Metrics
+from stepstream.services.fleet.task_mix import TaskMix, family_of
 from stepstream.topics.ids import new_event_id
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Fleet:
         self._metrics = metrics
         self._admission = admission
         self._curriculum = Curriculum(settings.fleet.curriculum_spacing)
+        self._mix = TaskMix(settings.fleet.seed)
         self._stopping = asyncio.Event()
         self._cut_short = asyncio.Event()
         self._changed = asyncio.Event()
@@ -66,6 +68,11 @@ class Fleet:
             self._admission.add_decision(group_id, trajectory_id, trained=not reason)
             self._changed.set()
 
+    def set_task_weights(self, weights: Mapping[str, float]) -> None:
+        """Draw tasks by the weights of their families from now on; empty: equally."""
+        log.info("weights of task families: %s", dict(weights) or "equal")
+        self._mix.set_weights(weights)
+
     def set_outcome_only(self, outcome_only: bool) -> None:
         """Set whether equal outcomes are equal rewards from now on."""
         if self._admission is not None:
@@ -91,11 +98,12 @@ class Fleet:
         await self._client.close()
 
     def _assignments(self) -> Iterator[Assignment]:
-        tasks = self._environment.tasks(self._settings.seed, "train")
+        tasks = self._mix.draw(self._environment.tasks(self._settings.seed, "train"))
         while True:
             before = self._curriculum.skipped
             task_id, group_id = self._curriculum.draw(tasks), new_event_id()
             self._metrics.skipped.inc(self._curriculum.skipped - before)
+            self._metrics.count_draw(family_of(task_id), collapsed=self._mix.has_collapsed)
             self._curriculum.start_group(group_id, task_id)
             for _ in range(self._settings.group_size):
                 yield Assignment(task_id, "train", group_id)

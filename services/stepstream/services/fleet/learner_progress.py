@@ -7,7 +7,7 @@ from typing import Any
 
 from stepstream.config import Settings
 from stepstream.services.fleet.outcome_reward import OutcomeReward
-from stepstream.topics.catalogue import CHECKPOINTS, REWARD_SPECS, TRAINING_DECISIONS
+from stepstream.topics.catalogue import CHECKPOINTS, REWARD_SPECS, TRAINING_CONTROL, TRAINING_DECISIONS
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event, EventConsumer
 
@@ -27,6 +27,7 @@ class LearnerWatcher:
         advance: Callable[[int], object],
         add_decision: Callable[[str, str, str], object],
         set_outcome_only: Callable[[bool], object],
+        set_task_weights: Callable[[Mapping[str, float]], object],
         ready: Callable[[], object],
         fail: Callable[[Exception], object],
     ) -> None:
@@ -38,12 +39,14 @@ class LearnerWatcher:
             advance: gets the depth of the newest version of the fleet's model and of each later one.
             add_decision: gets each decision made from now on: group, attempt and drop reason (empty: trained on).
             set_outcome_only: gets the result of `outcome_reward` after each change of a reward specification.
+            set_task_weights: gets the weights of task families, now and after each change.
             ready: called once, after the versions that existed at the start.
             fail: called before the thread ends early.
         """
         self._settings = settings
         self._outcome_reward = outcome_reward
         self._set_outcome_only = set_outcome_only
+        self._set_task_weights = set_task_weights
         self._advance = advance
         self._add_decision = add_decision
         self._ready = ready
@@ -63,7 +66,7 @@ class LearnerWatcher:
             with EventConsumer(self._settings.kafka, Codec(self._settings)) as consumer:
                 ends = consumer.end_offsets(TRAINING_DECISIONS)
                 consumer.follow(
-                    [CHECKPOINTS, TRAINING_DECISIONS, REWARD_SPECS],
+                    [CHECKPOINTS, TRAINING_DECISIONS, REWARD_SPECS, TRAINING_CONTROL],
                     {(TRAINING_DECISIONS, partition): end for partition, end in ends.items()},
                 )
                 is_ready = False
@@ -76,6 +79,8 @@ class LearnerWatcher:
                             self._set_outcome_only(self._apply_specification(event))
                         elif event.record is None:
                             continue
+                        elif event.topic == TRAINING_CONTROL:
+                            self._pass_weights(event.record)
                         elif event.topic == TRAINING_DECISIONS:
                             self._pass_decision(event.record)
                         elif (depth := lineage.add(event.record)) is not None:
@@ -87,6 +92,10 @@ class LearnerWatcher:
         if event.error is not None:
             return self._outcome_reward.add_unreadable(event.key)
         return self._outcome_reward.add(event.key, event.record)
+
+    def _pass_weights(self, control: Mapping[str, Any]) -> None:
+        if (control["tenant"], control["model"]) == (self._settings.gateway.tenant, self._settings.fleet.model):
+            self._set_task_weights(control["task_weights"])
 
     def _pass_decision(self, decision: Mapping[str, Any]) -> None:
         is_own = is_of_fleet(decision, self._settings.fleet.model, self._settings.gateway.tenant)

@@ -16,7 +16,14 @@ class Metrics:
         self.running = services.FLEET_RUNNING.create(registry)
         self.held_back = services.FLEET_HELD_BACK.create(registry)
         self.skipped = services.FLEET_PASSED_OVER.create(registry)
+        self._draws = services.FLEET_DRAWS.create(registry)
+        self._collapsed = services.FLEET_MIX_COLLAPSED.create(registry)
         self.lineage_versions = services.FLEET_LINEAGE_VERSIONS.create(registry)
+
+    def count_draw(self, family: str, *, collapsed: bool) -> None:
+        """Count a group's task by its family, and note whether the mix has collapsed."""
+        self._draws.labels(family).inc()
+        self._collapsed.set(collapsed)
 
     def count_attempt(self, attempt: Attempt) -> None:
         """Count an attempt that ended, and its success: an outcome of at least 1."""

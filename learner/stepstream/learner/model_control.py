@@ -1,0 +1,50 @@
+"""Follow what is decided about the learner's model: whether it trains, and which versions were taken back."""
+
+from contextlib import AbstractContextManager
+from typing import cast
+
+from stepstream.config import Settings
+from stepstream.learner import metrics
+from stepstream.topics.catalogue import ROLLOUTS, TRAINING_CONTROL
+from stepstream.topics.events import Rollout
+from stepstream.topics.table import Table, wait_all_current
+
+_CURRENT_S = 30.0
+
+
+class ModelControl(AbstractContextManager["ModelControl"]):
+    """Newest decisions about one model. Only the constructor blocks; while Kafka is away, the decisions stay."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Start to follow the topics, and read them to their ends within 30 s."""
+        self._model = settings.learner.model
+        self._training = Table(settings, TRAINING_CONTROL)
+        self._rollouts = Table(settings, ROLLOUTS)
+        wait_all_current((self._training, self._rollouts), _CURRENT_S)
+
+    @property
+    def paused(self) -> bool:
+        """True while the newest decision of a tenant pauses the model's training; it sets the metric, too."""
+        records = self._training.items().values()
+        paused = any(one["paused"] for one in records if one["model"] == self._model)
+        metrics.PAUSED.set(paused)
+        return paused
+
+    @property
+    def rollout(self) -> Rollout | None:
+        """Newest rollout of the model; None: its stable version follows the newest one."""
+        return cast(Rollout | None, self._rollouts.get(self._model))
+
+    @property
+    def taken_back(self) -> frozenset[int]:
+        """Versions that were taken back for harm."""
+        rollout = self.rollout
+        return frozenset() if rollout is None else frozenset(rollout["taken_back_versions"])
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop to follow."""
+        self._training.close()
+        self._rollouts.close()
