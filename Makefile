@@ -8,7 +8,7 @@ TEST_PROCESSES ?= 3
 # Compile packages at installation: with PYTHONDONTWRITEBYTECODE, each process of the stack would compile half of them
 # at every start. The tests skip this: they import few of the packages, and Python writes that bytecode itself.
 BYTECODE := --compile-bytecode
-test tests test-quick test-python test-console test-proxy test-serving test-owners lint prose types: BYTECODE :=
+test tests test-quick test-python test-console test-proxy test-serving test-control test-owners lint prose types: BYTECODE :=
 # Key of the disk, memory and minutes that `make test`, `make demo` and `make demo-model` print before they install anything.
 test tests: NEEDS := test
 demo: NEEDS := demo
@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test tests test-quick test-python test-console test-proxy test-strangers fuzz test-serving lint prose format types install \
+.PHONY: help demo demo-model up test tests test-quick test-python test-console test-proxy test-strangers fuzz test-serving test-control lint prose format types install \
 	locks clean distclean needs
 
 help: ## Show what each target does
@@ -135,6 +135,16 @@ CONSOLE_TESTS := \
 
 test-console: $(VENV)/.dev ## Run the tests of the console only, in Chromium and with the npm packages
 	@$(BIN)/pytest $(CONSOLE_TESTS)
+
+CONTROL_TESTS := \
+	tests/integration/test_control_process.py \
+	tests/integration/test_control_queries.py \
+	tests/integration/test_decisions.py \
+	tests/unit/analytics \
+	tests/unit/control
+
+test-control: $(VENV)/.dev ## Run the tests of the control plane only: decisions, replay, kills, approvals, statistics
+	@$(BIN)/pytest $(CONTROL_TESTS)
 
 # The schedules take about 5 minutes of one core, the faults on a real broker 6 minutes.
 OWNER_SCHEDULES ?= 20000

@@ -183,3 +183,23 @@ def test_a_better_version_is_promoted_and_taken_back_when_it_turns_bad(world: Wo
     rollback = world.decisions("good")[-1]
     assert rollback["rule"] == "change_after_promotion"
     assert rollback["event_id"] in newest["reason"]
+
+
+def test_of_two_controllers_one_acts_and_the_other_goes_on_when_it_is_killed(world: World) -> None:
+    world.apply_policy("two")
+    first = world.controller("first")
+    with first, world.controller("second") as second:
+        put_out(world, "two")
+        assert "this controller acts" not in second.log_text
+        first.kill()
+        for _ in range(30):
+            world.serve("two", 1, 0, "canary")
+            world.serve("two", 0, 1)
+        expected = [("canary", "2", "done"), ("promote", "2", "done")]
+        wait_until(lambda: world.actions("two") == expected, lambda: f"{world.actions('two')}")
+        assert "this controller acts" in second.log_text
+    decided = [one["event_id"] for topic, one in world.records(DECISIONS) if one["model"] == "two"]
+    done = [one["event_id"] for topic, one in world.records(DECISION_ACTS) if one["model"] == "two"]
+    assert len(decided) == len(set(decided))
+    assert len(done) == len(set(done)) == 2, "each once"
+    assert [one["action"] for one in world.rollouts("two")] == ["promote", "canary", "promote"]

@@ -188,7 +188,7 @@ def test_a_rollback_of_the_stable_version_takes_that_one_back(versions: ModelVer
     apply(versions, rollout_actions.promote("m", versions, 4))
     apply(versions, rollout_actions.promote("m", versions, 6))
     served = apply(versions, rollout_actions.rollback("m", versions))
-    assert (served.stable, served.taken_back) == (4, {6})
+    assert (served.stable, served.taken_back) == (4, frozenset({6}))
     assert apply(versions, rollout_actions.promote("m", versions, 6)).taken_back == set()
     apply(versions, rollout_actions.rollback("m", versions))
     assert apply(versions, rollout_actions.follow("m", versions)).taken_back == set()
