@@ -78,6 +78,7 @@ def test_outcomes_are_in_order_of_assignment_with_cluster_family_and_failure(
     assert found.outcomes[1].cluster == "g:g1"
     assert found.served_families == {"easy", "hard"}
     assert found.trained_families == {"easy"}
+    assert found.trained == {"easy": Attempts(1, 1)}
     assert queries.scopes(us(-60)) == [SCOPE, Scope(TENANT, "other", "m")]
 
     promoted = ask(queries, since=3, promoted=3)

@@ -24,6 +24,7 @@ from stepstream.services.control.queries import StoreQueries
 from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.sink_position import SinkPosition
 from stepstream.services.control.snapshot import outcomes_since, snapshot_of
+from stepstream.services.control.task_weights import edge_of_ability
 from stepstream.topics.events import Decision
 from stepstream.topics.exclusive_producer import ExclusiveProducer
 from stepstream.topics.ids import now_us
@@ -48,6 +49,8 @@ class Controller:
         self._settings, self._log, self._producer = settings, control_log, producer
         self._queries, self._position = queries, position
         self._policies = Policies()
+        self._task_weights: dict[Scope, dict[str, float]] = {}
+        """Weights of task families by scope, of the newest statistics."""
 
     def run_once(self) -> None:
         """Decide once for each scope.
@@ -76,7 +79,9 @@ class Controller:
             newest = newest_decision_id(known.in_order(), decision)
             state = approval_state(decision, known.answers_to(identity), known.acts_of(identity), at_us, newest)
             if state == "approved":
-                self._publish(acts.do(decision, self._log.serving(_scope(decision)), at_us))
+                scope = _scope(decision)
+                weights = self._task_weights.get(scope)
+                self._publish(acts.do(decision, self._log.serving(scope), at_us, weights))
             elif state == "rejected":
                 self._publish([acts.end(decision, "rejected", at_us, reason="a person rejected it")])
             elif state == "expired":
@@ -94,6 +99,7 @@ class Controller:
         promoted_us = None if history.promotion is None else history.promotion.at_us
         position = self._position.ask(at_us)
         found = self._queries.statistics(scope, position, at_us, since_us, promoted_us)
+        self._task_weights[scope] = edge_of_ability(found.trained)
         shares = canary_shares(history.decisions, known.pulls_of(scope), history.canary) if history.canary else ()
         snapshot = snapshot_of(
             scope,
@@ -122,7 +128,7 @@ class Controller:
             return [itself]
         if decision["approvals"]:
             return [itself]
-        return [itself, *acts.do(decision, serving, decision["occurred_at_us"])]
+        return [itself, *acts.do(decision, serving, decision["occurred_at_us"], self._task_weights.get(scope))]
 
     def _publish(self, records: Iterable[Record]) -> None:
         """Publish records in one transaction, and fold them."""

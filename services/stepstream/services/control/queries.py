@@ -115,6 +115,12 @@ _FAMILIES = f"""
 SELECT group_id != '' AS trains, groupUniqArray({_FAMILY})
 FROM trajectories FINAL WHERE {_OF_SCOPE}{_SINCE} AND task_id != '' GROUP BY trains
 """
+_TRAINED = f"""
+SELECT {_FAMILY} AS family, count(), countIf({_OUTCOME})
+FROM trajectories FINAL
+WHERE {_OF_SCOPE}{_SINCE} AND {_OUTCOME} IS NOT NULL AND task_id != '' AND group_id != ''
+GROUP BY family ORDER BY family
+"""
 _STALENESS = """
 SELECT quantileExact(0.95)(staleness), count() FROM training_decisions FINAL
 WHERE tenant = {tenant:String} AND model = {model:String} AND outcome = 'trained' AND staleness IS NOT NULL
@@ -182,6 +188,7 @@ class StoreQueries:
         tools = ask("tool_hours", _TOOLS, window=tools_us)
         [(n, alike, mean)] = ask("trajectories", _GROUPS, since=window_us) or [(0, 0, 0.0)]
         families = dict(ask("trajectories", _FAMILIES, since=window_us))
+        by_family = ask("trajectories", _TRAINED, since=window_us)
         [(staleness, trained)] = ask("training_decisions", _STALENESS, since=window_us) or [(0, 0)]
         return Statistics(
             position,
@@ -191,6 +198,7 @@ class StoreQueries:
             Groups(n, alike, float(mean)) if n else None,
             frozenset(families.get(False, ())),
             frozenset(families.get(True, ())),
+            {family: Attempts(n, successes) for family, n, successes in by_family},
             float(staleness) if trained else None,
             tuple(dict.fromkeys(missing)),
         )
