@@ -8,7 +8,11 @@ import pytest
 from console_trajectories import HOSTILE, LONG, plant
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse.rollup_refresh import refresh
+from stepstream.services.console.api.curves import curves
+from stepstream.services.console.api.overview import overview
 from stepstream.services.console.api.people import people, release
 from stepstream.services.console.api.review import review, verdict
 from stepstream.services.console.api.rewards import rewards
@@ -216,10 +220,39 @@ def test_the_queues_name_disagreement_and_low_certainty(ask: Callable[..., Any])
     assert 0 < answer["unsure"][0]["certainty"] < 1
 
 
-def test_rewards_and_tools_follow_the_rollups(ask: Callable[..., Any]) -> None:
-    assert ask(rewards)["alarms"] == []
-    assert "components" in ask(rewards, OF_ACME)
+def test_rewards_and_tools_follow_the_rollups(ask: Callable[..., Any], services: Services) -> None:
+    with connection.connect(services.settings, database=services.settings.clickhouse.database) as client:
+        refresh(client)
+    # All was planted within seconds: the points are those of the facts.
+    shown = ask(rewards)
+    assert shown["alarms"] == []
     assert ask(tools)["series"] == []
+    assert shown["bucket_s"] == 10
+    assert {(row["name"], row["kind"]) for row in shown["components"]} == {("outcome", "term")}
+    assert sum(row["n"] for row in shown["components"]) == 5
+    assert sum(row["n"] for row in ask(rewards, OF_ACME)["components"]) == 1
+    of_tool = ask(tools, OF_DEFAULT, tool="get")
+    assert [(row["tool"], row["calls"], row["failed"]) for row in of_tool["tools"]] == [("get", 7, 7)]
+    assert of_tool["bucket_s"] == 10
+    assert sum(row["calls"] for row in of_tool["series"]) == sum(row["failed"] for row in of_tool["series"]) == 7
+
+
+def test_long_ranges_read_the_rollup_and_show_the_same(ask: Callable[..., Any], services: Services) -> None:
+    with connection.connect(services.settings, database=services.settings.clickhouse.database) as client:
+        refresh(client)
+    day, month = (ask(overview, since=since, model="planted") for since in ("24h", "30d"))
+    assert (day["totals"]["trajectories"], day["totals"]["outcomes"], day["totals"]["successes"]) == (5, 2, 1)
+    for name in ("totals", "success", "staleness"):
+        assert day[name] == month[name], name
+    shown = [
+        [
+            (row["version"], row["trajectories"], row["successes"], row["low"], row["reward"])
+            for row in answer["success"]
+        ]
+        for answer in (ask(curves, since=since, model="planted", agent="a") for since in ("24h", "30d"))
+    ]
+    assert len(shown[0]) == 2
+    assert shown[0] == shown[1]
 
 
 def test_a_wrong_parameter_is_named(ask: Callable[..., Any]) -> None:

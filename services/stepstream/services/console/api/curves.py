@@ -1,5 +1,6 @@
 """Answer the page Curves: success by policy version with intervals, and when versions were served and rolled back."""
 
+from stepstream.services.console.api.cohorts import cohorts
 from stepstream.services.console.api.scope import chosen_model, models
 from stepstream.services.console.api.sql import between, ms, wilson
 from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
@@ -8,13 +9,13 @@ MOST_VERSIONS = 300
 """Versions that the page shows at most, the newest."""
 
 _SUCCESS = f"""
-SELECT split, version_max AS version, count() AS trajectories, countIf(success IS NOT NULL) AS outcomes,
-    countIf(success) AS successes, successes / outcomes AS rate,
+SELECT c.split AS split, c.policy_version AS version, sum(c.n) AS trajectories, sum(c.known) AS outcomes,
+    sum(c.good) AS successes, successes / outcomes AS rate,
     {wilson("successes", "outcomes", -1)} AS low, {wilson("successes", "outcomes", 1)} AS high,
-    avg(reward) AS reward, {ms("max(ended_at)")} AS at
-FROM trajectories FINAL
-WHERE {TENANT} AND {between("opened_at")} AND model = {{model:String}} AND version_max >= 0
-    AND ({{agent:String}} = '' OR agent = {{agent:String}})
+    sum(c.reward) / trajectories AS reward, {ms("max(c.at)")} AS at
+FROM ({{cohorts}}) AS c
+WHERE c.model = {{model:String}} AND c.policy_version >= 0
+    AND ({{agent:String}} = '' OR c.agent = {{agent:String}})
 GROUP BY split, version HAVING outcomes > 0 ORDER BY version DESC, split LIMIT {2 * MOST_VERSIONS}
 """
 _AGENTS = f"""
@@ -49,11 +50,12 @@ def curves(call: Call) -> Answer:
     since, until = call.time_range()
     known = models(call)
     bounds = {"since": since, "until": until, "model": chosen_model(call, known)}
+    success = _SUCCESS.replace("{cohorts}", cohorts(since, until))
     return {
         "models": known,
         "model": bounds["model"],
         "agents": [row["agent"] for row in call.query(_AGENTS, fresh_s=10.0, **bounds)],
-        "success": call.query(_SUCCESS, fresh_s=2.0, agent=call.text("agent"), **bounds),
+        "success": call.query(success, fresh_s=2.0, agent=call.text("agent"), **bounds),
         "checkpoints": call.query_installation(_CHECKPOINTS, fresh_s=2.0, **bounds),
         "swaps": call.query_installation(_SWAPS, fresh_s=5.0, **bounds),
     }

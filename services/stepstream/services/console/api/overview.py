@@ -1,5 +1,6 @@
 """Answer the page Overview: is it learning, is it safe, what changed lately."""
 
+from stepstream.services.console.api.cohorts import cohorts, staleness
 from stepstream.services.console.api.scope import chosen_model, models
 from stepstream.services.console.api.sql import between, ms, wilson
 from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
@@ -11,28 +12,24 @@ FROM steps FINAL
 WHERE {TENANT} AND occurred_at >= fromUnixTimestamp(toInt64(now) - 120) AND occurred_at < fromUnixTimestamp(now)
 GROUP BY at ORDER BY at WITH FILL FROM toInt64(now - 120) * 1000 TO toInt64(now) * 1000 STEP 1000
 """
-TOTALS = f"""
-SELECT sum(steps) AS steps, count() AS trajectories, countIf(success IS NOT NULL) AS outcomes,
-    countIf(success) AS successes, sum(response_tokens) AS response_tokens
-FROM trajectories FINAL WHERE {TENANT} AND {between("opened_at")}
+_TOTALS = """
+SELECT sum(c.steps) AS steps, sum(c.n) AS trajectories, sum(c.known) AS outcomes, sum(c.good) AS successes,
+    sum(c.response_tokens) AS response_tokens
+FROM ({cohorts}) AS c
 """
 # The newest versions with outcomes, held-out tasks before training tasks.
 _SUCCESS = f"""
-SELECT split, version_max AS version, countIf(success IS NOT NULL) AS outcomes, countIf(success) AS successes,
+SELECT c.split AS split, c.policy_version AS version, sum(c.known) AS outcomes, sum(c.good) AS successes,
     successes / outcomes AS rate, {wilson("successes", "outcomes", -1)} AS low,
     {wilson("successes", "outcomes", 1)} AS high
-FROM trajectories FINAL
-WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND version_max >= 0
+FROM ({{cohorts}}) AS c
+WHERE c.model = {{model:String}} AND c.policy_version >= 0
 GROUP BY split, version HAVING outcomes > 0 ORDER BY version DESC, split LIMIT 20
 """
 _ALARMS = f"""
 SELECT alarm_id, state, agent, model, rising, falling, kind, rising_before, rising_after, falling_before, falling_after,
     since_version, message, {ms("raised_at")} AS raised_at, {ms("changed_at")} AS changed_at
 FROM alarms_now ORDER BY state DESC, raised_at DESC LIMIT 20
-"""
-_STALENESS = f"""
-SELECT avg(staleness) AS mean, max(staleness) AS max FROM trajectory_staleness
-WHERE {TENANT} AND {between("ended_at")} AND model = {{model:String}} AND split = 'train'
 """
 _CHANGES = f"""
 SELECT * FROM
@@ -56,13 +53,14 @@ def overview(call: Call) -> Answer:
     known = models(call)
     model = chosen_model(call, known)
     bounds = {"since": since, "until": until}
+    rows = cohorts(since, until)
     return {
         "models": known,
         "model": model,
         "steps": call.query(_STEPS),
-        "totals": call.query(TOTALS, fresh_s=2.0, **bounds)[0],
-        "success": call.query(_SUCCESS, model=model, fresh_s=2.0, **bounds),
-        "staleness": call.query(_STALENESS, model=model, fresh_s=3.0, **bounds)[0],
+        "totals": call.query(_TOTALS.replace("{cohorts}", rows), fresh_s=2.0, **bounds)[0],
+        "success": call.query(_SUCCESS.replace("{cohorts}", rows), model=model, fresh_s=2.0, **bounds),
+        "staleness": call.query(staleness(since, until), model=model, fresh_s=3.0, **bounds)[0],
         "staleness_bound": call.services.settings.learner.staleness_bound,
         "alarms": call.query_installation(_ALARMS, fresh_s=2.0),
         "changes": call.query_installation(_CHANGES, fresh_s=2.0, **bounds),

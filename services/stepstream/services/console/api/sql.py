@@ -19,6 +19,11 @@ def between(column: str) -> str:
     return f"({column} >= {micros('since')} AND {column} < {micros('until')})"
 
 
+def hours() -> str:
+    """Return the condition that a rollup's hour is in the range of the parameters; its first hour counts whole."""
+    return f"(hour >= toStartOfHour({micros('since')}) AND hour < {micros('until')})"
+
+
 def wilson(successes: str, outcomes: str, side: int) -> str:
     """Return the lower (-1) or upper (1) bound of the 95 % Wilson score interval of a share."""
     n, share = f"({outcomes})", f"(({successes}) / ({outcomes}))"

@@ -3,6 +3,8 @@
 from typing import Any
 
 from stepstream.analytics.tools import Calls, tool_alert
+from stepstream.services.console.api.buckets import Source, points
+from stepstream.services.console.api.sql import between
 from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
 
 _BASELINE_US = 7 * 86_400_000_000
@@ -39,16 +41,35 @@ FROM
 )
 GROUP BY tool, class ORDER BY calls DESC LIMIT 500
 """
-_SERIES = f"""
-SELECT toUnixTimestamp(hour) * 1000 AS at, sum(h.calls) AS calls, sum(h.failed) AS failed
-FROM tool_hours AS h FINAL WHERE {_WHERE} AND hour >= {_SINCE} AND tool = {{tool:String}}
+_OF_TOOL = f"{_WHERE} AND hour >= {_SINCE} AND tool = {{tool:String}}"
+_ROLLUP = Source(
+    f"SELECT toInt64(max(hour)) - toInt64(min(hour)) AS extent FROM tool_hours WHERE {_OF_TOOL}",
+    f"""
+SELECT toUnixTimestamp(toStartOfInterval(hour, toIntervalSecond({{bucket:UInt32}}))) * 1000 AS at,
+    sum(h.calls) AS calls, sum(h.failed) AS failed
+FROM tool_hours AS h FINAL WHERE {_OF_TOOL}
 GROUP BY at ORDER BY at LIMIT 10000
-"""
+""",
+)
+_OF_FACTS = (
+    f"{TENANT} AND {between('opened_at')} AND has(call.tool, {{tool:String}}) "
+    "AND ({agent:String} = '' OR agent = {agent:String}) AND ({model:String} = '' OR model = {model:String})"
+)
+_FACTS = Source(
+    f"SELECT dateDiff('second', min(opened_at), max(opened_at)) AS extent FROM trajectories WHERE {_OF_FACTS}",
+    f"""
+SELECT toUnixTimestamp(toStartOfInterval(opened_at, toIntervalSecond({{bucket:UInt32}}))) * 1000 AS at,
+    sum(countEqual(call.tool, {{tool:String}})) AS calls,
+    sum(arrayCount((tool, error) -> tool = {{tool:String}} AND error != '', call.tool, call.error)) AS failed
+FROM trajectories FINAL WHERE {_OF_FACTS}
+GROUP BY at ORDER BY at LIMIT 10000
+""",
+)
 
 
 @reads("/api/tools")
 def tools(call: Call) -> Answer:
-    """Return each tool's calls, errors by class and latency, with the alert of its baseline; a chosen tool by hour."""
+    """Return each tool's calls, errors by class and latency, with its alert; a chosen tool over time."""
     since, until = call.time_range("24h")
     of: dict[str, Any] = {
         "since": since,
@@ -74,7 +95,8 @@ def tools(call: Call) -> Answer:
         for row in call.query(_TOOLS, fresh_s=3.0, **of)
     ]
     tool = call.text("tool", longest=256)
-    return {"tools": rows, "series": call.query(_SERIES, fresh_s=3.0, **of, tool=tool) if tool else []}
+    series = points(call, _ROLLUP, _FACTS, **of, tool=tool) if tool else {"points": [], "bucket_s": 0}
+    return {"tools": rows, "series": series["points"], "bucket_s": series["bucket_s"]}
 
 
 def _alert(row: dict[str, Any]) -> Answer:

@@ -17,7 +17,7 @@ import { html } from "../vendor/lit-html/lit-html.js";
 /** @typedef {{ version: number, previous: number, at: number, workers: number, is_rollback: number }} Swap */
 
 export const title = "Curves";
-export const tables = ["trajectories", "checkpoints", "worker_status"];
+export const tables = ["trajectories", "trajectory_hours", "checkpoints", "worker_status"];
 
 // A point of fewer outcomes is drawn hollow, and the line does not pass through it.
 const FEW = 20;

@@ -10,7 +10,7 @@ import { html } from "../vendor/lit-html/lit-html.js";
 /** @typedef {import("../context.js").Context} Context */
 
 export const title = "Overview";
-export const tables = ["steps", "trajectories", "checkpoints", "alarms", "rollouts"];
+export const tables = ["steps", "trajectories", "trajectory_hours", "checkpoints", "alarms", "rollouts"];
 export const every = 5;
 
 /** @param {Context} context */

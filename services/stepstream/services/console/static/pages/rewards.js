@@ -2,7 +2,7 @@
 
 import { COLOURS, axis, chart, colour } from "../components/chart.js";
 import { RANGE, filters } from "../components/filters.js";
-import { ago, count, decimal, version } from "../components/format.js";
+import { ago, count, decimal, version, width } from "../components/format.js";
 import { card, empty } from "../components/states.js";
 import { table } from "../components/table.js";
 import { html } from "../vendor/lit-html/lit-html.js";
@@ -52,7 +52,7 @@ function component(kind, data) {
     { head: "Spread", kind: "number", cell: (row) => decimal(row.spread, 3) },
     { head: "Paid", kind: "number", cell: (row) => decimal(row.paid, 3) },
     { head: "Trajectories", kind: "number", cell: (row) => count(row.n), mark: (row) => (row.n < 30 ? "warn" : "") },
-  ], newest)}`, { note: `Mean by ${data.hours === 1 ? "hour" : "day"} over trajectories, before weights. Fewer than 30 trajectories are marked.` })}`;
+  ], newest)}`, { note: `Mean of trajectories, before weights; a point is ${width(data.bucket_s)}. Fewer than 30 trajectories are marked.` })}`;
 }
 
 /** @param {any} data @param {Context} context */

@@ -2,7 +2,7 @@
 
 import { axis, chart, colour } from "../components/chart.js";
 import { RANGE, filters } from "../components/filters.js";
-import { count, decimal, percent } from "../components/format.js";
+import { count, decimal, percent, width } from "../components/format.js";
 import { card } from "../components/states.js";
 import { table } from "../components/table.js";
 import { html } from "../vendor/lit-html/lit-html.js";
@@ -25,7 +25,7 @@ export const render = (data, context) => html`
     empty: "No tool was called in this range or the 7 days before it.",
     href: (row) => context.href("tools", { ...context.state, tool: row.tool }), selected: (row) => row.tool === context.state.tool,
   }), { wide: true, note: "An alert: at least 20 calls, and the lower bound of their errors (99 % Wilson) is above twice the baseline." })}
-  ${context.state.tool ? card(`Calls of ${context.state.tool}`, series(data.series, context.state.tool), { wide: true }) : ""}`;
+  ${context.state.tool ? card(`Calls of ${context.state.tool}`, series(data.series, context.state.tool), { wide: true, note: `A point is ${width(data.bucket_s)}.` }) : ""}`;
 
 /** @param {Context} context @returns {import("../components/table.js").Column<any>[]} */
 const columns = (context) => [
@@ -47,7 +47,7 @@ const ms = (value) => (value === null ? "–" : value < 1000 ? `${decimal(value,
 const slow = (row) => row.p95 !== null && row.p95_before !== null && row.p95 >= 2 * row.p95_before;
 
 /** @param {any[]} rows @param {string} tool */
-const series = (rows, tool) => chart("tool", `Calls and failed calls of ${tool} by hour`, {
+const series = (rows, tool) => chart("tool", `Calls and failed calls of ${tool}`, {
   key: tool, height: 200, data: [rows.map((row) => row.at / 1000), rows.map((row) => row.calls), rows.map((row) => row.failed)],
   options: { axes: [axis(), axis()], series: [{}, { label: "calls", width: 2, stroke: () => colour("eval") }, { label: "failed", width: 2, stroke: () => colour("bad") }] },
 });
