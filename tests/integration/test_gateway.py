@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from confluent_kafka import Consumer
 from gateway_fixtures import Recorded, gateway_process, gateway_settings, read_topic
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids, solve
 from service_process import ServiceProcess, broker, registry
-from stack_fixtures import with_long_deadlines, with_settings
 from waiting import wait_until
 
-from stepstream.config import Settings, load
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.topics import admin
 from stepstream.topics.client import client_config
@@ -345,9 +344,9 @@ def test_a_port_in_use_stops_the_start(gateway: ServiceProcess, tmp_path: Path) 
 
 
 async def test_without_kafka_and_registry_calls_succeed_and_events_arrive_later(
-    upstream: ScriptedUpstream, tmp_path: Path
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    settings = isolated(with_long_deadlines(load({})), tmp_path)
+    settings = with_topics(isolated(base_settings, tmp_path))
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, upstream)
     headers = new_headers()
@@ -355,7 +354,7 @@ async def test_without_kafka_and_registry_calls_succeed_and_events_arrive_later(
         async with openai.AsyncOpenAI(base_url=url(gateway) + "/v1", api_key="k", max_retries=0) as client:
             for index in range(5):
                 await ask(client, [{"role": "user", "content": str(index)}], headers)
-            with broker(with_settings(settings), tmp_path / "broker.log") as kafka, later:
+            with broker(settings, tmp_path / "broker.log") as kafka, later:
                 await asyncio.to_thread(admin.apply, settings)
                 await ask(client, [{"role": "user", "content": "5"}], headers)
                 steps = await asyncio.to_thread(read_topic, settings, "steps", headers["x-stepstream-trajectory"], 6)

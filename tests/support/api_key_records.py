@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from stepstream.core.prices import Prices
 from stepstream.services.gateway.grant import Grant
 from stepstream.services.gateway.key_usage import KeyCounts
-from stepstream.services.gateway.prices import Prices
 from stepstream.topics.events import ApiKey, new_api_key
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
+from log_reading import read_to_end
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
 from stack_fixtures import with_settings
@@ -22,7 +23,6 @@ from stepstream.embedded.ready import HttpReady
 from stepstream.services.gateway.api_keys import new_key
 from stepstream.topics.catalogue import API_KEYS
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import new_api_key
 from stepstream.topics.ids import new_event_id, now_us
 
@@ -78,14 +78,9 @@ def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int) -
 
     def has_all() -> bool:
         events.clear()
-        # A restarted broker may not lead its partitions yet.
-        with (
-            contextlib.suppress(KafkaException),
-            EventConsumer(settings.kafka, opening_codec(settings)) as consumer,
-        ):
-            consumer.follow([topic])
-            while not consumer.is_caught_up():
-                events.extend(event.record for event in consumer.poll(1000, 0.1) if event.key == trajectory_id)
+        with contextlib.suppress(KafkaException):  # a restarted broker may not lead its partitions yet
+            found = read_to_end(settings, opening_codec(settings), topic)
+            events.extend(event.record for event in found if event.key == trajectory_id)
         return len(events) >= count
 
     wait_until(has_all, lambda: f"{len(events)} of {count} events of {trajectory_id} on {topic}")

@@ -53,6 +53,15 @@ class SchemaRegistrySettings(Section):
         "`user:password` for basic authentication; never printed. The embedded registry requires it of its callers.",
     )
     bearer_token: SecretStr = setting(SecretStr(""), "Token for bearer authentication; never printed.")
+    oauth_token_url: OptionalHttpAddress = setting(
+        "",
+        "Address at which to get tokens with the client's credentials (OAuth 2.0, RFC 6749, 4.4), instead of "
+        "`bearer_token`.",
+    )
+    oauth_client_id: str = setting("", "Client id for the token.")
+    oauth_client_secret: SecretStr = setting(SecretStr(""), "Client secret for the token; never printed.")
+    oauth_scope: str = setting("", "Scope of the token; empty: the server's default.")
+    oauth_ca_location: str = setting("", "File of the token server's certificate authority; empty: the system's.")
     logical_cluster: str = setting("", "Logical cluster of the token, which Confluent Cloud requires.")
     ca_location: str = setting(
         "", "File or folder of the certificate authority; empty: SSL_CERT_FILE, SSL_CERT_DIR or Mozilla's list."
@@ -69,6 +78,11 @@ class ClickHouseSettings(Section):
 
     url: HttpAddress = setting("http://127.0.0.1:8123", "Base address.")
     database: str = setting("stepstream", "Database of Stepstream's tables and views.")
+    cluster: str = setting(
+        "",
+        "Cluster whose replicas hold the tables; empty: one server. Its servers define the macros `shard`, which is "
+        "equal on all, and `replica`. Set it before the first `stepstream store migrate`.",
+    )
     user: str = setting("default", "User that writes.")
     password: SecretStr = setting(
         SecretStr(""),
@@ -88,6 +102,15 @@ class ClickHouseSettings(Section):
     access_token: SecretStr = setting(
         SecretStr(""), "Token for bearer authentication, instead of user and password; never printed."
     )
+    oauth_token_url: OptionalHttpAddress = setting(
+        "",
+        "Address at which to get tokens with the client's credentials (OAuth 2.0, RFC 6749, 4.4), instead of "
+        "`access_token`.",
+    )
+    oauth_client_id: str = setting("", "Client id for the token.")
+    oauth_client_secret: SecretStr = setting(SecretStr(""), "Client secret for the token; never printed.")
+    oauth_scope: str = setting("", "Scope of the token; empty: the server's default.")
+    oauth_ca_location: str = setting("", "File of the token server's certificate authority; empty: the system's.")
     ca_location: str = setting("", "File of the certificate authority; empty: Mozilla's list.")
     certificate_location: str = setting(
         "", "File of the client's certificate for mutual TLS; without a password, it authenticates the user."

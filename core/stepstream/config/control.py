@@ -1,6 +1,8 @@
 """Settings of the controller, the process of the control plane."""
 
-from stepstream.config.base import Section, setting
+from pydantic import SecretStr
+
+from stepstream.config.base import OptionalHttpAddress, Section, setting
 
 
 class ControlSettings(Section):
@@ -16,3 +18,18 @@ class ControlSettings(Section):
         ge=10,
     )
     hold_every_s: float = setting(3600.0, "Interval of decisions to hold for an unchanged reason.", unit="s", gt=0)
+    propose_timeout_s: float = setting(
+        1800.0,
+        "Time limit of a search for a harness version to propose, from its begin, also across restarts. The section "
+        "`optimise` has the addresses and the other limits of a search.",
+        unit="s",
+        gt=0,
+    )
+    webhook_url: OptionalHttpAddress = setting(
+        "", "Address that gets a signed POST for each decision that waits for people, and for its end; empty: none."
+    )
+    webhook_secret: SecretStr = setting(
+        SecretStr(""),
+        "Key of the signature, at least 24 bytes in base64, as `openssl rand -base64 32` prints; never printed.",
+    )
+    webhook_timeout_s: float = setting(10.0, "Timeout of one POST.", unit="s", gt=0)

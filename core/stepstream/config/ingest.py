@@ -93,8 +93,8 @@ class GatewaySettings(Section):
     )
     prices: list[ModelPriceSettings] = setting(
         [],
-        "Prices of tokens, for the budgets of API keys and the cost of steps. The first entry that matches the model "
-        "counts. JSON in the environment.",
+        "Prices of tokens, for the budgets of API keys and the cost of steps: of the gateway's, and in `govern` of all "
+        "others that name none. The first entry that matches the model counts. JSON in the environment.",
     )
     require_key: bool = setting(
         False,

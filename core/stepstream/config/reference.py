@@ -18,7 +18,7 @@ Generated from the declarations in `core/stepstream/config` by `stepstream schem
 
 Each process reads its settings once, when it starts. An environment variable wins over the TOML file that
 `{CONFIG_VARIABLE}` names, which wins over the default. A name without a dot and a slash is a profile of the package:
-`demo`, `demo-model` or `trail`. `stepstream config` shows each effective value and its origin.
+`demo`, `demo-control`, `demo-model` or `trail`. `stepstream config` shows each effective value and its origin.
 An unknown name in the file, or a variable that is nearly a setting's name, stops the process with exit code 2.
 
 In a TOML file a setting is a key of its section's table: `bootstrap = "kafka:9092"` below `[kafka]`. In the environment

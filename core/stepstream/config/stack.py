@@ -18,6 +18,22 @@ class StoreSettings(Section):
     port: Port = setting(8123, "Port that the embedded store listens on.")
     batch_rows: int = setting(10_000, "Largest number of rows in one insert.", unit="rows", ge=1)
     batch_s: float = setting(0.5, "Longest time to fill an insert.", unit="s", gt=0)
+    steps_days: int = setting(
+        0, "Age of a step at which its row is deleted; 0: never. Rollups keep the hours.", unit="days", ge=0
+    )
+    contents_days: int = setting(
+        0, "Age of a step at which its messages and response are deleted; 0: never.", unit="days", ge=0
+    )
+    trajectories_days: int = setting(
+        0, "Age of a trajectory at which its row is deleted; 0: never. Rollups keep the hours.", unit="days", ge=0
+    )
+    feedback_days: int = setting(0, "Age of feedback at which its row is deleted; 0: never.", unit="days", ge=0)
+    audit_days: int = setting(
+        0,
+        "Age at which rows of closures, curation and the governance audit are deleted; 0: never.",
+        unit="days",
+        ge=0,
+    )
     query_s: float = setting(300.0, "Longest time of one statement in the embedded store.", unit="s", ge=1)
     query_memory_bytes: int = setting(
         4 * 1024**3, "Memory of one statement in the embedded store.", unit="bytes", ge=1024**2
@@ -274,8 +290,7 @@ class InferenceSettings(Section):
     status_every_s: float = setting(2.0, "Interval of status events without a change.", unit="s", gt=0)
     swap: Literal["continue", "drain"] = setting(
         "continue",
-        "Running requests at a new version, in vLLM: `continue` with the new weights, or `drain`: end on the old ones "
-        "first.",
+        "Running requests at a new version: `continue` with the new weights, or `drain`: end on the old ones first.",
     )
     lora_rank: int = setting(
         0,
@@ -285,7 +300,7 @@ class InferenceSettings(Section):
     max_adapters: int = setting(4, "Adapters that vLLM computes in one batch.", unit="adapters", ge=1)
     smoke_prompts: list[str] = setting(
         [],
-        "Prompts whose greedy token must have a finite logprob under a new version, in vLLM; new requests wait for "
-        "them.",
+        "Texts after which a new version's logits must be finite; in vLLM, its greedy token's logprob, for which new "
+        "requests wait.",
     )
     vllm_args: list[str] = setting([], "Further arguments for vLLM's server, separated by commas.")

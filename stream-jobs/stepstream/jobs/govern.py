@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
+from stepstream.core.prices import Prices
 from stepstream.core.process import Stop, run
 from stepstream.crypto.erasures import ErasureCheck
 from stepstream.jobs.erasure.late_keys import LateKeys
@@ -47,6 +48,7 @@ class Govern:
         """`erased` and `now_us` as in `GovernFold`; `wait_until_ready` blocks until the policies are read."""
         self.max_event_bytes: int | None = settings.govern.max_event_bytes
         self._settings, self._person_days = settings.govern, settings.label.keep_days
+        self._prices = Prices(settings.gateway.prices)
         self._policies, self._erased, self._wait_until_ready = policies, erased, wait_until_ready
         self._now_us = now_us
 
@@ -60,6 +62,7 @@ class Govern:
             now_us=self._now_us,
             erased=self._erased,
             persons=TrajectoryPersons(self._person_days),
+            prices=self._prices,
         )
 
 

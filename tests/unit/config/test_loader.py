@@ -100,7 +100,7 @@ def test_passwords_in_addresses_are_masked() -> None:
     assert masked("asked http://u:p@h/x, http://h:1/a@b") == "asked http://********@h/x, http://h:1/a@b"
 
 
-@pytest.mark.parametrize("profile", ["demo", "demo-model", "trail"])
+@pytest.mark.parametrize("profile", ["demo", "demo-control", "demo-model", "trail"])
 def test_a_name_without_a_dot_is_a_profile(profile: str) -> None:
     settings, origins = load_with_origins({"STEPSTREAM_CONFIG": profile})
     assert settings.stack.base_model
@@ -109,7 +109,8 @@ def test_a_name_without_a_dot_is_a_profile(profile: str) -> None:
 
 def test_an_unknown_profile_is_refused_with_those_that_exist() -> None:
     with pytest.raises(
-        SettingsError, match=r"no profile 'dem': name a file, as \./dem, or one of demo, demo-model, trail"
+        SettingsError,
+        match=r"no profile 'dem': name a file, as \./dem, or one of demo, demo-control, demo-model, trail",
     ):
         load({"STEPSTREAM_CONFIG": "dem"})
 

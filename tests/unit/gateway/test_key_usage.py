@@ -4,9 +4,9 @@ import pytest
 from api_key_records import UsageRecords, key_record, new_counts
 
 from stepstream.config import ModelPriceSettings
+from stepstream.core.prices import Prices
 from stepstream.services.gateway.errors import BudgetSpent, Forbidden, RateExceeded
 from stepstream.services.gateway.key_usage import KeyCounts
-from stepstream.services.gateway.prices import Prices
 from stepstream.topics.events import new_key_usage
 
 PRICES = Prices(

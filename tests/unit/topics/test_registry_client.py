@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
+from token_server import token_server
 
 from stepstream.config import SchemaRegistrySettings, SettingsError
 from stepstream.topics.registry_client import ATTEMPTS, RegistryClient, RegistryRefused, RegistryUnreachable
@@ -174,9 +175,34 @@ def test_a_bearer_token_comes_from_the_setting() -> None:
     assert registry.authorization == "Bearer t0ken"
 
 
+def test_tokens_come_from_the_token_server_and_are_renewed_before_they_end() -> None:
+    with token_server() as tokens, answering((200, b"[]")) as registry:
+        calling = client(registry, **tokens.settings)
+        assert tokens.given == 0
+        for _ in range(3):
+            calling.subjects()
+            assert registry.authorization == "Bearer token-1"
+        tokens.life_s = 0.0
+        other = client(registry, **tokens.settings)
+        for number in (2, 3):
+            other.subjects()
+            assert registry.authorization == f"Bearer token-{number}"
+
+
+def test_a_token_server_that_refuses_is_named_with_the_settings_to_check() -> None:
+    with token_server() as tokens, answering((200, b"[]")) as registry:
+        tokens.refuses = True
+        with pytest.raises(RegistryUnreachable, match=r"gave no token .*STEPSTREAM_SCHEMA_REGISTRY_OAUTH_TOKEN_URL"):
+            client(registry, **tokens.settings).subjects()
+        assert registry.requests == []
+
+
 @pytest.mark.parametrize(
     "fields",
     [
+        {"oauth_token_url": "http://id/token"},
+        {"oauth_token_url": "http://id/token", "oauth_client_id": "me", "bearer_token": SecretStr("t0ken")},
+        {"oauth_token_url": "http://id/token", "oauth_client_id": "me", "user_info": SecretStr("me:secret")},
         {"user_info": SecretStr("nobody")},
         {"user_info": SecretStr("me:secret"), "bearer_token": SecretStr("t0ken")},
         {"url": "http://me:secret@127.0.0.1:1", "bearer_token": SecretStr("t0ken")},

@@ -75,7 +75,7 @@ _PERSONAL_IN_TRAJECTORY = ("user", "sequences", "signature", "conversations", "o
 
 _AGENTS = ("gateway", "SDK", "any Kafka client")
 _SEALING = ("gateway", "SDK", "govern", "label", "judge", "verify", "console", "people")
-_OPENING = (*_SEALING, "measure", "learner", "store", "curate", "inspect")
+_OPENING = (*_SEALING, "measure", "learner", "store", "curate", "inspect", "control plane")
 
 _ALL = (
     Topic(
@@ -106,7 +106,7 @@ _ALL = (
         "Step",
         "Steps that passed governance.",
         ("govern", "replay"),
-        ("label", "store", "inspect", "judge", "verify", "console", "replay", "export", "erase"),
+        ("label", "store", "inspect", "judge", "verify", "control plane", "console", "replay", "export", "erase"),
         personal=_PERSONAL_IN_STEP,
         retention_setting="governed_retention_s",
     ),
@@ -235,7 +235,7 @@ _ALL = (
         DECISION_ACTS,
         "tenant, agent and model",
         "DecisionAct",
-        "Ends of decisions: done, rejected, expired or failed; or undone by a person.",
+        "Ends of decisions: done, rejected, expired or failed; begins of searches; or undone by a person.",
         ("control plane", "console", "people"),
         ("control plane", "console", "people"),
         partitions=1,
@@ -295,7 +295,7 @@ _ALL = (
         "RewardSpecification",
         "Reward specifications of environments and agents.",
         ("people",),
-        ("label", "store", "fleet"),
+        ("label", "store", "fleet", "control plane"),
     ),
     Topic(
         CONSENTS,

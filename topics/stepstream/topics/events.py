@@ -1008,7 +1008,7 @@ class DeadLetter(TypedDict):
     value_sha256: str | None
     """SHA-256 (lower-case hex) of the value, to identify the rejected record."""
     error: str
-    """Error class: `malformed`, `unknown_schema`, `unsupported_schema`, `oversized`, `wrong_key`, `invalid`, `failed`."""
+    """Error class: `malformed`, `unknown_schema`, `unsupported_schema`, `oversized`, `wrong_key`, `invalid`, `expired` (older than its table keeps rows), `failed`."""
     reason: str
     """The fault, without content of the record."""
     tenant: str | None
@@ -1225,7 +1225,7 @@ def new_decision(
 
 
 class DecisionAct(TypedDict):
-    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval. A decision that a person takes back has a second one."""
+    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval. A decision that a person takes back has a second one. A decision to propose has one more while a search runs: started."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
@@ -1240,7 +1240,7 @@ class DecisionAct(TypedDict):
     decision_id: str
     """Id of the decision."""
     state: str
-    """`done`, `rejected`, `expired`, `failed`, or `undone`, which a person writes after `done`."""
+    """`done`, `rejected`, `expired`, `failed`; `started` before these while a search for a proposal runs; `undone`, which a person writes after `done`."""
     description: str
     """Act, in words; empty: nothing was done."""
     reason: str
@@ -3033,6 +3033,8 @@ class TrainingControl(TypedDict):
     """True: the learner starts no update and publishes no version."""
     task_weights: dict[str, float]
     """Weight of each task family in the training fleet's sampling, 0 or more; empty: equal. A family that is not named has weight 1."""
+    excluded_reward_specs: dict[str, str]
+    """Reward specifications (name and digest, as in labels) whose labels are not trained on, each with the id of the decision that excluded it."""
     reason: str
     """Reason for the decision."""
     decision_id: str
@@ -3047,6 +3049,7 @@ def new_training_control(
     tenant: str = "default",
     paused: bool = False,
     task_weights: dict[str, float] | None = None,
+    excluded_reward_specs: dict[str, str] | None = None,
     reason: str = "",
     decision_id: str = "",
 ) -> TrainingControl:
@@ -3058,6 +3061,7 @@ def new_training_control(
         "model": model,
         "paused": paused,
         "task_weights": task_weights if task_weights is not None else {},
+        "excluded_reward_specs": excluded_reward_specs if excluded_reward_specs is not None else {},
         "reason": reason,
         "decision_id": decision_id,
     }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from stepstream.config import SchemaRegistrySettings, SettingsError
+from stepstream.core.oauth import TokenRefused, TokenSource
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -118,7 +119,7 @@ class RegistryClient:
         except SchemaRegistryError as error:
             message = str(error.error_message or "no message")[:300]
             raise RegistryRefused(error.http_status_code, error.error_code or -1, message) from None
-        except RequestError as error:
+        except (RequestError, TokenRefused) as error:
             raise RegistryUnreachable(str(error) or type(error).__name__) from None
         except (AttributeError, KeyError, TypeError) as error:  # confluent-kafka expects fields that are not there
             raise ValueError(f"the registry's answer is unreadable: {error!r}") from error
@@ -206,7 +207,23 @@ def _configuration(registry: SchemaRegistrySettings) -> dict[str, object]:
         "ssl.key.password": registry.key_password.get_secret_value(),
     }
     values |= {name: text for name, text in texts.items() if text}
-    if token:
+    if registry.oauth_token_url:
+        if user_info or token:
+            raise SettingsError(
+                "schema_registry.oauth_token_url excludes a user and password and `bearer_token`: unset one"
+            )
+        source = TokenSource("schema_registry", registry)
+        cluster = registry.logical_cluster
+
+        def fields(_: dict[str, object]) -> dict[str, str]:
+            return {"bearer.auth.token": source.token(), "bearer.auth.logical.cluster": cluster}
+
+        values |= {
+            "bearer.auth.credentials.source": "CUSTOM",
+            "bearer.auth.custom.provider.function": fields,
+            "bearer.auth.custom.provider.config": {},
+        }
+    elif token:
         values |= {
             "bearer.auth.credentials.source": "STATIC_TOKEN",
             "bearer.auth.token": token,

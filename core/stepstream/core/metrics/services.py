@@ -121,7 +121,9 @@ CONTROL_SCOPES = GaugeMetric(
 CONTROL_DECISIONS = CounterMetric(
     "stepstream_control_decisions_total", "decisions", "Decisions published.", ("action", "lever")
 )
-CONTROL_ACTS = CounterMetric("stepstream_control_acts_total", "acts", "Ends of decisions, by state.", ("state",))
+CONTROL_ACTS = CounterMetric(
+    "stepstream_control_acts_total", "acts", "Ends of decisions and begins of searches, by state.", ("state",)
+)
 CONTROL_AWAITING = GaugeMetric("stepstream_control_awaiting", "decisions", "Decisions that wait for people.")
 CONTROL_CYCLE_SECONDS = HistogramMetric(
     "stepstream_control_cycle_seconds",
@@ -132,9 +134,31 @@ CONTROL_CYCLE_SECONDS = HistogramMetric(
 CONTROL_FAILED_CYCLES = CounterMetric(
     "stepstream_control_failed_cycles_total", "cycles", "Cycles without a decision, because the store or Kafka failed."
 )
+CONTROL_WEBHOOK_MESSAGES = CounterMetric(
+    "stepstream_control_webhook_messages_total",
+    "messages",
+    "Messages to the webhook, by result: delivered, refused, given_up or dropped.",
+    ("result",),
+)
+CONTROL_SEARCHING = GaugeMetric(
+    "stepstream_control_searching", "0 or 1", "1 while a search for a harness version to propose runs, else 0."
+)
+CONTROL_SEARCHES = CounterMetric(
+    "stepstream_control_searches_total",
+    "searches",
+    "Ended searches, by result: proposed, nothing (no gain is confirmed) or failed.",
+    ("result",),
+)
+CONTROL_SEARCH_CALLS = CounterMetric(
+    "stepstream_control_search_calls_total", "calls", "Model calls of searches that ended by themselves."
+)
+CONTROL_SEARCH_TOKENS = CounterMetric(
+    "stepstream_control_search_tokens_total", "tokens", "Tokens of searches that ended by themselves."
+)
 CONTROL = (
     CONTROL_LEADER, CONTROL_SCOPES, CONTROL_DECISIONS, CONTROL_ACTS, CONTROL_AWAITING, CONTROL_CYCLE_SECONDS,
-    CONTROL_FAILED_CYCLES,
+    CONTROL_FAILED_CYCLES, CONTROL_WEBHOOK_MESSAGES, CONTROL_SEARCHING, CONTROL_SEARCHES, CONTROL_SEARCH_CALLS,
+    CONTROL_SEARCH_TOKENS,
 )  # fmt: skip
 
 TABLE_FAULTY = GaugeMetric(

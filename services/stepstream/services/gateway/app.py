@@ -10,6 +10,7 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stepstream.config import Settings
+from stepstream.core.prices import Prices
 from stepstream.core.slices import Work, in_slices
 from stepstream.core.tracing import open_tracing
 from stepstream.crypto.erasures import ErasureCheck
@@ -40,7 +41,6 @@ from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.otlp.receiver import PATHS as OTLP_PATHS
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver
 from stepstream.services.gateway.passthrough import PassThrough
-from stepstream.services.gateway.prices import Prices
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat.protocol import CHAT

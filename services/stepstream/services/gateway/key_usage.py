@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
+from stepstream.core.prices import Prices
 from stepstream.services.gateway.errors import BudgetSpent, Forbidden, RateExceeded
-from stepstream.services.gateway.prices import Prices
 from stepstream.topics.events import ApiKey, KeyUsage, new_key_usage
 from stepstream.topics.ids import new_event_id, now_us
 

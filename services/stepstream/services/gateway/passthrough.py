@@ -24,7 +24,6 @@ from stepstream.services.gateway.http.asgi import (
 )
 from stepstream.services.gateway.http.client import Reply, StreamInterrupted
 from stepstream.services.gateway.key_usage import KeyCounts
-from stepstream.services.gateway.prices import estimated_tokens
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ProtocolName
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
@@ -32,6 +31,7 @@ from stepstream.services.gateway.protocols.messages import count
 from stepstream.services.gateway.response_ids import TenantIds, with_original_id
 from stepstream.services.gateway.streams import parse_object
 from stepstream.services.gateway.upstreams import Target, Upstreams
+from stepstream.services.gateway.used_tokens import estimated_tokens
 from stepstream.services.gateway.worker_pool import Route
 
 MODELS = "/v1/models"

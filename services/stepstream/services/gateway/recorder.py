@@ -16,11 +16,11 @@ from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.prices import used_tokens
 from stepstream.services.gateway.protocols.base import Answer, History
 from stepstream.services.gateway.protocols.chat.protocol import raw_messages
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.step_builder import Timing, branch_call, build_step
+from stepstream.services.gateway.used_tokens import used_tokens
 from stepstream.topics.catalogue import STEPS
 from stepstream.topics.events import Step
 

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
+from stepstream.core.prices import Prices
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicy
-from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
+from stepstream.jobs.governance.govern_step import call_cost, govern_feedback, govern_step
 from stepstream.jobs.governance.same_call import (
     KEPT_DAYS,
     WITHHELD,
@@ -73,6 +74,7 @@ class GovernFold:
         context_days: int | None = None,
         erased: Callable[[str, str, int], bool] = lambda tenant, user, occurred_us: False,
         persons: TrajectoryPersons | None = None,
+        prices: Prices | None = None,
     ) -> None:
         """Build the fold of a partition.
 
@@ -84,6 +86,7 @@ class GovernFold:
             context_days: days in the past that are searched for a step's context; None: `dedup_days`.
             erased: returns True if a tenant's person was erased after a time, in microseconds since the Unix epoch.
             persons: finds the person of feedback that names nobody; None: it stays without a person.
+            prices: price table for steps that name no cost; None: they stay without one.
         """
         self._policies = policies
         self._dedup_days = dedup_days
@@ -91,6 +94,7 @@ class GovernFold:
         self._now_us = now_us
         self._context_days = dedup_days if context_days is None else context_days
         self._erased, self._persons = erased, persons
+        self._prices = prices or Prices()
         self._newest_day = 0
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
@@ -171,6 +175,8 @@ class GovernFold:
         step = numbered.step
         prefix_clean = self._is_prefix_clean(step, changes)
         governed, clean = govern_step(JOB, step, prefix_clean, active.redactor, active.version)
+        if governed["cost_usd"] is None:
+            governed["cost_usd"] = call_cost(step, self._prices)
         if other is None:
             add_record(step, step["step_index"], changes)
         elif governed["governed"] is not None:

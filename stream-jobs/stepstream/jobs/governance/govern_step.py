@@ -7,6 +7,7 @@ more. A redacted prefix also loses its digest: who knows the rest of the prefix 
 
 from collections import Counter
 
+from stepstream.core.prices import Prices
 from stepstream.jobs.redaction import Redactor
 from stepstream.jobs.redaction.fields import (
     redact_feedback,
@@ -74,6 +75,17 @@ def govern_feedback(job: str, feedback: Feedback, redactor: Redactor, policy_ver
     redact_feedback_ids(governed, redactor, in_ids)
     _stamp(governed, job, policy_version, in_texts + in_ids, flags, trainable=not flags)
     return governed
+
+
+def call_cost(step: Step, prices: Prices) -> float | None:
+    """Return the cost of the step's call in US dollars; None: its tokens are unknown, or its model has no price."""
+    prompt, response = step["usage_prompt_tokens"], step["usage_response_tokens"]
+    if step["fidelity"] == "token":
+        prompt = step["prompt_shared_tokens"] + len(step["prompt_token_ids"]) if prompt is None else prompt
+        response = len(step["response_token_ids"]) if response is None else response
+    if prompt is None or response is None:
+        return None
+    return prices.cost_usd(step["model"], prompt, response)
 
 
 def _stamp(

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
+from stepstream.core.prices import Prices
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.active_policy import ActivePolicies
@@ -131,7 +132,9 @@ def replay(
             out = Outputs("replay@1", codec, decoder.retry)
             for record in batch:
                 if record.partition not in partitions:
-                    partitions[record.partition] = PartitionReplay(policies, index, counts, now_us, context_days)
+                    partitions[record.partition] = PartitionReplay(
+                        policies, index, counts, now_us, context_days, Prices(settings.gateway.prices)
+                    )
                 is_counted = record.offset >= first[record.partition]
                 event = decoder.event(record.topic, record.value)
                 if event is None:
@@ -176,9 +179,15 @@ class PartitionReplay:
     """Replays one partition. It uses no Kafka; its state is in memory."""
 
     def __init__(
-        self, policies: PolicySource, index: GovernedIndex, counts: ReplayCounts, now_us: int, context_days: int
+        self,
+        policies: PolicySource,
+        index: GovernedIndex,
+        counts: ReplayCounts,
+        now_us: int,
+        context_days: int,
+        prices: Prices | None = None,
     ) -> None:
-        """`context_days` as `govern` uses it to find a step's context."""
+        """`context_days` as `govern` uses it to find a step's context; `prices` as in `GovernFold`."""
         self._index, self._counts = index, counts
         self._fold = GovernFold(
             policies,
@@ -186,6 +195,7 @@ class PartitionReplay:
             max_future_s=_MAX_FUTURE_S,
             now_us=lambda: now_us,
             context_days=context_days,
+            prices=prices,
         )
         self._changes = Changes(cast(PartitionState, _EmptyState()))
 

@@ -110,6 +110,32 @@ async def test_spans_of_an_incomplete_trace_wait_for_the_rest() -> None:
     assert kafka.records[-1].topic == "open-traces"
 
 
+async def test_a_large_request_leaves_turns_of_the_loop_to_running_streams() -> None:
+    turns = 0
+
+    async def stream() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    kafka = Kafka()
+    otlp = receiver(kafka)
+    request = recorded_requests("openllmetry")[0]
+    whole = ExportTraceServiceRequest()
+    for number in range(400):
+        other = request.body.replace(bytes.fromhex(trace_id("openllmetry")), number.to_bytes(16, "big"))
+        whole.MergeFromString(other)
+    body = whole.SerializeToString()
+    assert len(body) > 1_000_000
+    streaming = asyncio.create_task(stream())
+    reply = await post(otlp, request.path, request.headers, body)
+    streaming.cancel()
+    assert reply.status == 200
+    assert len(kafka.records) == 3 * 400
+    assert turns > 10  # a slice of 2 ms at a time; without slices there are three turns
+
+
 async def test_an_unacknowledged_request_answers_503() -> None:
     otlp = receiver(Kafka(away=True))
     request = recorded_requests("openllmetry")[0]

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import T0_US, make_ending, make_feedback, make_steps
 
+from stepstream.config import ModelPriceSettings
+from stepstream.core.prices import Prices
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicies, CannotGovern
 from stepstream.jobs.governance.fold import GovernFold
@@ -68,6 +70,14 @@ def test_feedback_without_a_person_belongs_to_the_person_of_its_trajectory() -> 
     run.tick(now_ms + 8 * day_ms)
     later = run.record("feedback", make_feedback("t", number=6, **comment), at_ms=now_ms + 7 * day_ms)
     assert [event["user"] for _, _, event in run.feed([later])] == [None]
+
+
+def test_a_step_without_a_cost_gets_that_of_the_price_table() -> None:
+    prices = Prices([ModelPriceSettings(model="*", prompt_usd=0, response_usd=1_000_000)])
+    run = fold_run(prices=prices)
+    steps = [*make_steps("t", 1), *make_steps("u", 1, cost_usd=0.25)]
+    costs = [event["cost_usd"] for _, _, event in run.feed([run.record("steps", step) for step in steps])]
+    assert costs == [len(steps[0]["response_token_ids"]), 0.25]
 
 
 def test_the_same_event_id_from_two_tenants_is_two_events() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from stream_records import make_feedback, make_steps
 
+from stepstream.config import ModelPriceSettings
+from stepstream.core.prices import Prices
 from stepstream.jobs.governance import JOB
-from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
+from stepstream.jobs.governance.govern_step import call_cost, govern_feedback, govern_step
 from stepstream.jobs.redaction import Redactor
 from stepstream.topics.events import new_message, new_sampling_mask, new_tool_call
 from stepstream.topics.ids import derived_id
@@ -72,3 +74,16 @@ def test_feedback_is_redacted_in_its_texts() -> None:
     assert governed["governed"]["redactions"] == {"email": 1, "api_key": 1}
     assert MAIL not in json.dumps(governed)
     assert governed["value"] == 1.0
+
+
+def test_a_calls_cost_is_that_of_the_counted_tokens() -> None:
+    prices = Prices([ModelPriceSettings(model="m-*", prompt_usd=2.0, response_usd=10.0)])
+    counts = {"usage_prompt_tokens": 1000, "usage_response_tokens": 100}
+    text: Any = make_steps("t", 1, model="m-1", fidelity="text", **counts)[0]
+    assert call_cost(text, prices) == pytest.approx(0.003)
+    assert call_cost(text | {"usage_response_tokens": None}, prices) is None
+    assert call_cost(text | {"model": "other"}, prices) is None
+    tokens: Any = make_steps("t", 2, model="m-1")[1]
+    prompt = tokens["prompt_shared_tokens"] + len(tokens["prompt_token_ids"])
+    expected = (2 * prompt + 10 * len(tokens["response_token_ids"])) / 1_000_000
+    assert call_cost(tokens, prices) == pytest.approx(expected)

@@ -32,7 +32,7 @@ from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.runtime.snapshot_manifest import decode_manifest
 from stepstream.jobs.runtime.transaction import Refused
 
-SCHEDULES = int(os.environ.get("OWNER_SCHEDULES", "20000"))
+SCHEDULES = int(os.environ.get("OWNER_SCHEDULES", "6000"))
 FIRST = int(os.environ.get("OWNER_FIRST_SEED", "0"))
 PART = 500
 """Schedules of one test."""

@@ -3,8 +3,8 @@
 import pytest
 
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied
-from stepstream.services.gateway.prices import used_tokens
 from stepstream.services.gateway.protocols.base import Answer, failed_answer
+from stepstream.services.gateway.used_tokens import used_tokens
 from stepstream.topics.events import new_message
 
 BODY = b"x" * 41

@@ -1,14 +1,7 @@
-"""Count the tokens of a call, and compute their cost from the price table `gateway.prices`. Pure."""
+"""Count the tokens of a call. Pure."""
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
-
-from stepstream.config import ModelPriceSettings
 from stepstream.services.gateway.errors import UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.protocols.base import Answer
-
-_PER = 1_000_000
-
 
 _BYTES_PER_TOKEN = 4
 """Of text whose tokens nobody counted."""
@@ -17,20 +10,6 @@ _MAY_HAVE_RUN = frozenset(
     | {"malformed_response"}
 )
 """Errors after which the upstream may have used tokens without reporting them."""
-
-
-class Prices:
-    """The price table."""
-
-    def __init__(self, prices: Sequence[ModelPriceSettings] = ()) -> None:
-        self._prices = prices
-
-    def cost_usd(self, model: str, prompt_tokens: int, response_tokens: int) -> float | None:
-        """Return the cost in US dollars by the first entry that matches the model; None: no entry does."""
-        price = next((price for price in self._prices if fnmatchcase(model, price.model)), None)
-        if price is None:
-            return None
-        return (price.prompt_usd * prompt_tokens + price.response_usd * response_tokens) / _PER
 
 
 def used_tokens(body: bytes, answer: Answer) -> tuple[int, int]:
