@@ -33,15 +33,19 @@ from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh
 from stepstream.jobs.clickhouse.views import views
-from stepstream.jobs.erasure import delete_from_tables
+from stepstream.jobs.erasure.delete_from_tables import Target, count_rows, delete_rows, remove_hidden, trajectories_of
 from stepstream.jobs.erasure.findings import Person
 
 STEPS, QUICK_STEPS = 10_000_000, 1_000_000
 DAYS, QUICK_DAYS = 90, 10
-RUNS, QUICK_RUNS = 20, 5
+RUNS, QUICK_RUNS = 10, 5
 LIVE_DAYS = 7
+TARGET_MS = 500
 PERSONS = 100
+CACHED = {"pass_rates", "tool_health"}
+"""Views of shared/ANALYTICS.md whose answers a dashboard caches: pass^k over all tasks, and quantiles of tools."""
 Figures = dict[str, Any]
 
 
@@ -69,11 +73,9 @@ def load_designs(client: Client, source: Source) -> Figures:
         began = time.perf_counter()
         fill(client, design, source)
         seconds[design.name] = time.perf_counter() - began
-    began = time.perf_counter()
-    refreshes = compute_rollups(client)
-    rollups_s = time.perf_counter() - began
+    refreshes, rollups_s = compute_rollups(client)
     [(steps,)] = client.query("SELECT count() FROM steps").result_rows
-    figures: Figures = {"steps": steps, "rollups_s": round(rollups_s, 1)}
+    figures: Figures = {"rows": steps, "days": source.days, "rollups_s": round(rollups_s, 1)}
     print("| design | steps | load s | steps a second | bytes a step |\n|---|---|---|---|---|")
     for name, design in DESIGNS.items():
         rate, size = steps / seconds[name], stored_bytes(client, design) / steps
@@ -118,15 +120,22 @@ def ask_designs(client: Client, source: Source, runs: int) -> Figures:
 
 
 def view_times(client: Client, source: Source, runs: int) -> Iterator[tuple[str, int, list[float]]]:
-    """Yield name, days and times of each view over the last days. Cached views count with an answer a second old."""
+    """Yield name, days and times of each view over the last days, of one tenant where the view tells tenants apart.
+
+    Of those in `CACHED`, the times of cached answers.
+    """
+    tenants = "SELECT tenant FROM trajectory_hours FINAL GROUP BY tenant ORDER BY sum(trajectories) DESC LIMIT 1"
+    [(largest,)] = client.query(tenants).result_rows
     for view in views().values():
         if unfilled := set(view.reads) - FILLED:
             print(f"{view.name} is not measured: {', '.join(sorted(unfilled))} are empty here", file=sys.stderr)
             continue
         for days in (LIVE_DAYS, source.days):
-            given = {"since": source.until - timedelta(days=days), "until": source.until}
+            given = {"since": source.until - timedelta(days=days), "until": source.until, "tenant": largest}
             query = f"SELECT * FROM {view.name}(since = {{since:DateTime}}, until = {{until:DateTime}})"
-            if view.cached:
+            if "tenant" in view.grain:
+                query += " WHERE tenant = {tenant:String}"
+            if view.name in CACHED:
                 query += " SETTINGS use_query_cache = 1, query_cache_ttl = 600"
             ask = partial(client.query, query, given)
             try:
@@ -140,12 +149,13 @@ def view_times(client: Client, source: Source, runs: int) -> Iterator[tuple[str,
 def ask_views(client: Client, source: Source, runs: int) -> Figures:
     """Read all views; print and return the figures."""
     print("\n| view | days | p50 ms | p95 ms |\n|---|---|---|---|")
-    slowest = 0.0
+    slowest: dict[str, float] = {}
     for name, days, found in view_times(client, source, runs):
         p95 = quantile(found, 0.95)
-        slowest = max(slowest, p95)
+        slowest[name] = max(slowest.get(name, 0), p95)
         print(f"| {name} | {days} | {statistics.median(found):.1f} | {p95:.1f} |", flush=True)
-    return {"p95_ms_dashboard": round(slowest, 1)}
+    above = {name: round(p95) for name, p95 in slowest.items() if p95 > TARGET_MS}
+    return {"p95_ms_dashboard": round(max(slowest.values()), 1), "views_above_500_ms": above}
 
 
 class Uncounted:
@@ -159,18 +169,34 @@ class Uncounted:
 
 
 def erase_persons(client: Client, store: psutil.Process) -> Figures:
-    """Delete the rows of a hundred persons as `stepstream erase` does; print and return the CPU time of the store."""
+    """Delete the rows of a hundred persons as `stepstream erase` does; print and return the CPU time of the store.
+
+    The refreshes of the rollups, which follow, are dropped; one of them is counted apart.
+    """
+    for rollup in ROLLUPS:
+        client.command(f"DROP VIEW {rollup}_refresh SYNC")
     found = client.query(f"SELECT DISTINCT tenant, user FROM trajectories ORDER BY user LIMIT {PERSONS}").result_rows
+    persons = [Person(tenant, user) for tenant, user in found]
     began = sum(store.cpu_times()[:2])
-    rows = 0
-    for tenant, user in found:
-        person = Person(tenant, user)
-        own = delete_from_tables.own_trajectories_of(client, person)
-        rows += delete_from_tables.delete_rows(client, person, own, own, Uncounted())
-    delete_from_tables.remove_hidden(client)
+    trajectories = trajectories_of(client, persons)
+    targets = [Target(person, trajectories[person], Uncounted()) for person in persons]
+    rows = delete_rows(client, targets)
+    left = count_rows(client, targets)
+    hidden_s = sum(store.cpu_times()[:2]) - began
+    remove_hidden(client)
     cpu_s = sum(store.cpu_times()[:2]) - began
-    print(f"\nThe erasure of {len(found)} persons deletes {rows:,} rows in {cpu_s:.1f} CPU s of the store.")
-    return {"erase_100_cpu_s": round(cpu_s, 1)}
+    refresh(client)
+    refresh_s = sum(store.cpu_times()[:2]) - began - cpu_s
+    print(
+        f"\nThe erasure of {len(found)} persons deletes {rows:,} rows (left: {left}) in {cpu_s:.1f} CPU s of the "
+        f"store: {hidden_s:.1f} until no query finds them, the rest to rewrite their parts. "
+        f"A refresh of the changed hours takes {refresh_s:.1f} CPU s."
+    )
+    return {
+        "erasure_cpu_s": round(cpu_s, 1),
+        "erasure_hidden_cpu_s": round(hidden_s, 1),
+        "erasure_refresh_cpu_s": round(refresh_s, 1),
+    }
 
 
 def main() -> None:
@@ -190,7 +216,7 @@ def main() -> None:
             figures |= ask_designs(client, source, runs)
             figures |= ask_views(client, source, runs)
             figures |= erase_persons(client, store)
-    print(json.dumps({"store": figures}))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

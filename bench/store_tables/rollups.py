@@ -1,27 +1,38 @@
 """Bring the rollups to the facts, as the store does every ten seconds."""
 
+import time
+
 from clickhouse_connect.driver.client import Client
 
 from stepstream.jobs.clickhouse.rollup_refresh import refresh
 
 FILLED = {
     *("steps", "trajectories", "trajectory_times", "trajectory_hours", "step_hours", "component_hours"),
-    *("tool_hours", "tool_days", "user_days"),
+    *("tool_hours", "tool_days", "task_hours", "user_days"),
 }
 """Tables with rows; a view that reads others is not measured."""
-_MISSING = """
-SELECT
-    (SELECT uniqExact(toStartOfHour(opened_at)) FROM trajectories) - (SELECT uniqExact(hour) FROM trajectory_hours),
-    (SELECT uniqExact(toStartOfHour(opened_at)) FROM trajectories) - (SELECT uniqExact(hour) FROM component_hours),
-    (SELECT uniqExact(toStartOfHour(occurred_at)) FROM steps) - (SELECT uniqExact(hour) FROM step_hours),
-    (SELECT uniqExact(toDate(opened_at)) FROM trajectories) - (SELECT uniqExact(day) FROM user_days)
+_SETTLES_S = "SELECT dateDiff('second', now(), max(at)) + 62 FROM dirty_hours"
+_DUE = """
+SELECT countIf(marked > done - INTERVAL 60 SECOND)
+FROM (SELECT of, hour, max(at) AS marked FROM dirty_hours GROUP BY of, hour) AS d
+LEFT JOIN
+(
+    SELECT 'trajectories' AS of, hour, max(version) AS done FROM trajectory_hours GROUP BY hour
+    UNION ALL
+    SELECT 'steps' AS of, hour, max(version) AS done FROM step_hours GROUP BY hour
+) AS r USING (of, hour)
 """
 
 
-def compute_rollups(client: Client) -> int:
-    """Refresh until every hour of the facts is in the rollups; return the number of refreshes."""
-    refreshes = 0
-    while any(missing > 0 for missing in client.query(_MISSING).result_rows[0]):
+def compute_rollups(client: Client) -> tuple[int, float]:
+    """Refresh until no hour is due; return the number of refreshes and their seconds.
+
+    Hours are due again for a minute after their facts came: the refreshes begin after it.
+    """
+    [(wait_s,)] = client.query(_SETTLES_S).result_rows
+    time.sleep(max(0, wait_s))
+    began, refreshes = time.perf_counter(), 0
+    while client.query(_DUE).result_rows != [(0,)]:
         refresh(client)
         refreshes += 1
-    return refreshes
+    return refreshes, time.perf_counter() - began

@@ -2,7 +2,7 @@
 
 Everything about a trajectory is a function of its number, so that each design gets the same rows, without a copy.
 50 agents of skewed size, 5 tenants, 4 models, 200 versions, 20 tools, 103,000 users, 1 to 13 steps a trajectory (7 on
-average), a tool call in seven of ten steps, four reward components a trajectory, no texts.
+average), 5,000 tasks of 40 families, a tool call in seven of ten steps, four reward components a trajectory, no texts.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,8 @@ SELECT
     concat('h', toString(agent_number % 3)) AS harness_version,
     toInt32(intDiv(number * {VERSIONS}, {self.trajectories})) AS version,
     concat('user-', toString(cityHash64(number, 'user') % 103000)) AS user,
-    concat('task-', toString(cityHash64(intDiv(number, 8), 'task') % 5000)) AS task_id,
+    cityHash64(intDiv(number, 8), 'task') % 5000 AS task_number,
+    concat('family-', toString(task_number % 40), '/task-', toString(task_number)) AS task_id,
     concat(task_id, '/', toString(intDiv(number, 8))) AS group_id,
     cityHash64(number, 'success') / pow(2, 64) < 0.3 + 0.4 * version / {VERSIONS} AS success,
     1 + cityHash64(number, 'steps') % 13 AS length,

@@ -13,9 +13,10 @@ from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.erasure.delete_from_tables import (
+    PersonTrajectories,
+    Target,
     count_rows,
     delete_rows,
-    own_trajectories_of,
     remove_hidden,
     trajectories_of,
 )
@@ -23,7 +24,8 @@ from stepstream.jobs.erasure.findings import Person
 from stepstream.jobs.erasure.request import ErasureRequest
 from stepstream.topics.events import new_consent_change, new_governance
 
-ADA = Person("default", "ada'; --")
+DAY_US = 86_400_000_000
+ADA, ZOE = Person("default", "ada'; --"), Person("default", "zoe\t\\")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def test_redelivered_findings_count_once(client: Client, inserter: Inserter) -> 
     assert found == [("card", 1, 1), ("email", 1, 2)]
 
 
-def test_only_the_persons_rows_are_deleted(client: Client, inserter: Inserter) -> None:
+def test_only_the_rows_of_the_persons_are_deleted(client: Client, inserter: Inserter) -> None:
     for name, user in (("a", ADA.user), ("b", "bob")):
         put(inserter, "governed-steps", *(step(f"{name}{n}", user=user) for n in range(3)))
         put(inserter, "governed-feedback", feedback(event_id=name, user=user, trajectory_id=f"{name}0"))
@@ -102,25 +104,55 @@ def test_only_the_persons_rows_are_deleted(client: Client, inserter: Inserter) -
     put(inserter, "governed-feedback", feedback(event_id="foreign", user=ADA.user, trajectory_id="foreign"))
     put(inserter, "labeled-trajectories", trajectory("foreign", user=None, tenant="else"))
     put(inserter, "governed-steps", step("a1", 1, user=None, tenant="else"))
-    trajectories = trajectories_of(client, ADA)
-    own = own_trajectories_of(client, ADA)
-    assert (trajectories, own) == ({"a0", "a1", "a2", "foreign"}, {"a0", "a1", "a2"})
-    # Steps in two tables, feedback, consent and trajectories.
-    removed = ErasureRequest("t", 0)
-    assert delete_rows(client, ADA, trajectories, own, removed) == 2 * 3 + 2 + 1 + 3
-    assert count_rows(client, ADA, own) == 0
-    assert delete_rows(client, ADA, trajectories, own, removed) == 0
-    assert sum(removed.rows.values()) == 2 * 3 + 2 + 1 + 3
-    assert removed.rows_planned == {}
+    put(inserter, "governed-steps", *(step("e", n, user=ZOE.user if n else None) for n in range(2)))
+    trajectories = trajectories_of(client, [ADA, ZOE])
+    assert trajectories == {
+        ADA: PersonTrajectories({"a0", "a1", "a2", "foreign"}, {"a0", "a1", "a2"}),
+        ZOE: PersonTrajectories({"e"}, {"e"}),
+    }
+    requests = [ErasureRequest("t", 0), ErasureRequest("t", 0)]
+    targets = [Target(person, trajectories[person], one) for person, one in zip((ADA, ZOE), requests, strict=True)]
+    # Of Ada: steps in two tables, feedback, consent and trajectories. Of Zoe: steps, of which one names nobody.
+    assert count_rows(client, targets) == 3 + 2 + 1 + 3 + 2
+    assert delete_rows(client, targets) == (2 * 3 + 2 + 1 + 3) + 2 * 2
+    assert count_rows(client, targets) == 0
+    assert delete_rows(client, targets) == 0
+    assert [one.rows for one in requests] == [
+        {"consents": 1, "step_contents": 3, "steps": 3, "feedback": 2, "trajectories": 3},
+        {"consents": 0, "step_contents": 2, "steps": 2, "feedback": 0, "trajectories": 0},
+    ]
+    assert all(one.rows_planned == {} for one in requests)
     counts = [client.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in ("steps", "trajectories")]
     assert counts == [5, 4]
-    # The rows are gone from the active parts once these are rewritten, and no stored statement names her.
+    # The rows are gone from the active parts once these are rewritten, and no stored statement names them.
     remove_hidden(client)
     stored_rows = "SELECT sum(rows) FROM system.parts WHERE active AND database = 'governance' AND table = 'steps'"
     assert client.query(stored_rows).result_rows == [(5,)]
     statements = client.query("SELECT command FROM system.mutations WHERE database = 'governance'").result_rows
     assert any("'a1'" in command for (command,) in statements)
-    assert not any("ada" in command for (command,) in statements)
+    assert not any("ada" in command or "zoe" in command for (command,) in statements)
+
+
+def test_the_parts_of_all_days_are_rewritten_by_one_mutation_a_table(client: Client, inserter: Inserter) -> None:
+    for day in range(3):
+        put(
+            inserter,
+            "governed-steps",
+            *(step(f"{user}{day}", user=user, occurred_at_us=T0_US + day * DAY_US) for user in ("ada", "bob")),
+        )
+    persons = [Person("default", "ada")]
+    trajectories = trajectories_of(client, persons)
+    delete_rows(client, [Target(persons[0], trajectories[persons[0]], ErasureRequest("t", 0))])
+    rewritings = (
+        "SELECT table, count() FROM system.mutations WHERE database = 'governance' AND command LIKE '%APPLY DELETED%' "
+        "AND table IN ('steps', 'step_contents') GROUP BY table ORDER BY table"
+    )
+    before = {str(table): int(count) for table, count in client.query(rewritings).result_rows}
+    remove_hidden(client)
+    after = {str(table): int(count) for table, count in client.query(rewritings).result_rows}
+    assert {table: count - before.get(table, 0) for table, count in after.items()} == {"step_contents": 1, "steps": 1}
+    stored_rows = "SELECT sum(rows) FROM system.parts WHERE active AND database = 'governance' AND table = 'steps'"
+    assert client.query(stored_rows).result_rows == [(3,)]
 
 
 def test_a_consent_deleted_from_the_topic_is_deleted_from_the_table(client: Client, inserter: Inserter) -> None:

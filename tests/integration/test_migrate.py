@@ -23,8 +23,12 @@ from sample_records import (
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse.cluster import render
+from stepstream.jobs.clickhouse.create_views import create_views
 from stepstream.jobs.clickhouse.migrate import MigrationError, migrate, migrations
+from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, create_refreshes
 from stepstream.jobs.clickhouse.rows import TABLES, rows
+from stepstream.jobs.clickhouse.views import views
 from stepstream.topics.events import new_governance
 
 TOTALS = """
@@ -67,6 +71,41 @@ def write(client: Client, *records: tuple[str, Any], times: int = 1) -> None:
 
 def test_a_second_run_applies_nothing(client: Client, settings: Settings) -> None:
     assert migrate(settings) == []
+
+
+class ClusterStatements:
+    """A client that keeps the statements instead of running them; its store has no views yet."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.result_rows: list[Any] = []
+
+    def command(self, text: str) -> None:
+        self.texts.append(text)
+
+    def query(self, _: str) -> "ClusterStatements":
+        return self
+
+
+def test_the_statements_for_a_cluster_parse(client: Client) -> None:
+    cluster: Any = ClusterStatements()
+    create_views(cluster, "replicas")
+    create_refreshes(cluster, {}, "replicas")
+    assert len(cluster.texts) == len(views()) + 2 * len(ROLLUPS)
+    texts = [render(text, "replicas") for migration in migrations() for text in migration.statements()]
+    for text in texts + cluster.texts:
+        if "INSERT INTO" not in text:
+            (parsed,) = client.query("SELECT formatQuery({text:String})", {"text": text}).result_rows[0]
+            assert "ON CLUSTER replicas" in parsed or "ON CLUSTER 'replicas'" in parsed, text
+            assert ("CREATE TABLE" in text) is ("ENGINE = Replicated" in parsed), text
+
+
+def test_ages_are_ttls_of_the_tables(client: Client, settings: Settings) -> None:
+    engine = "SELECT engine_full FROM system.tables WHERE database = 'migrated' AND name = 'trajectories'"
+    kept = settings.store.model_copy(update={"trajectories_days": 30})
+    for store, expected in ((kept, True), (kept, True), (settings.store, False)):
+        migrate(settings.model_copy(update={"store": store}))
+        assert ("TTL toDateTime(opened_at) + toIntervalDay(30) " in str(client.command(engine))) is expected
 
 
 def test_a_changed_migration_raises_with_its_name(client: Client, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Test the rollups on the embedded store: they equal the facts after any delivery of the same events."""
+"""Test rollups and views on the embedded store: any delivery of the same events leaves the same rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,7 +8,8 @@ from clickhouse_connect.driver.client import Client
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as bounds
 from hypothesis import strategies as st
-from sample_records import SECOND_US, T0_US, checkpoint, feedback, step, trajectory
+from measure_runs import measure_run
+from sample_records import SECOND_US, T0_US, checkpoint, feedback, learner_update, step, trajectory, worker_status
 from waiting import wait_until
 
 from stepstream.config import Settings
@@ -16,14 +17,26 @@ from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rollup_refresh import EVERY_S, ROLLUPS, refresh, refresh_lag_s
 from stepstream.jobs.clickhouse.rows import TABLES, rows
-from stepstream.jobs.erasure.delete_from_tables import delete_rows, own_trajectories_of, remove_hidden, trajectories_of
+from stepstream.jobs.clickhouse.views import views
+from stepstream.jobs.erasure.delete_from_tables import Target, delete_rows, remove_hidden, trajectories_of
 from stepstream.jobs.erasure.findings import Person
 from stepstream.jobs.erasure.request import ErasureRequest
-from stepstream.topics.events import new_governance, new_reward_component, new_tool_call
+from stepstream.topics.events import new_governance, new_labeled_step, new_reward_component, new_tool_call, new_tool_use
 
 ADA = Person("default", "ada")
 HOUR_US = 3600 * SECOND_US
-FACTS = ("steps", "step_contents", "trajectories", "feedback", "checkpoints", "trajectory_times")
+FACTS = (
+    *("steps", "step_contents", "trajectories", "feedback", "checkpoints", "trajectory_times"),
+    *("learner_updates", "learner_update_lags", "worker_status"),
+)
+SIGNALS = (
+    *(("confidence", 0.5, ""), ("proposed", 4, ""), ("kept", 3, ""), ("reverted", 1, ""), ("violation", 0.5, "")),
+    *(("policy_critical_actions", 4, ""), ("attack_resisted", 1, "")),
+    # Two of one time: which counts must not depend on the order of arrival.
+    *(("assigned", 1, "memory"), ("assigned", 0, "memory"), ("perturbation", None, "fault")),
+    ("perturbation", None, "prompt"),
+)
+"""Name, value and category of the feedback that views read."""
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +55,21 @@ def governed(record: Any, version: int) -> Any:
 
 
 def label(name: str, revision: int, opened_us: int, user: str | None) -> Any:
-    """Return a label; a later revision has another agent, another reward, fewer components and a later end."""
+    """Return a label; a later revision has another agent, another reward, fewer components and a later end.
+
+    The newest revision of `two` is a failure.
+    """
     record = trajectory(name, revision=revision, opened_at_us=opened_us, user=user, agent=f"a{revision % 2}")
-    record |= {"reward": revision / 4, "success": [True, False, None][revision % 3], "cost_usd": revision / 8}
+    record |= {"reward": revision / 4, "success": [True, False, None][(revision + (name == "two")) % 3]}
+    record |= {
+        "cost_usd": revision / 8,
+        "harness_version": "prompt=1;tools=2",
+        "task_id": "family/task",
+        "group_id": "g",
+    }
     record["ended_at_us"] = opened_us + revision * HOUR_US
-    call = new_tool_call(call_id="1", name="get", arguments="{}", error="timeout" if revision == 1 else None)
-    components = [new_reward_component(name=f"c{n}", value=n / 2, weight=0.5, source="s") for n in range(3 - revision)]
+    call = new_tool_call(call_id="1", name="get", arguments="{}", error=None if revision == 2 else "timeout")
+    components = [new_reward_component(name=f"c{n}", value=n / 2, weight=0.5, source="s") for n in range(4 - revision)]
     record["steps"][0] |= {"tool_calls": [call | {"duration_ms": 8.0}] * revision, "components": components}
     return record
 
@@ -55,21 +77,31 @@ def label(name: str, revision: int, opened_us: int, user: str | None) -> Any:
 def events_of(name: str, at_us: int, user: str | None) -> list[tuple[str, Any]]:
     """Return the events of one trajectory: steps and feedback under three policies, and three revisions."""
     at = {"occurred_at_us": at_us}
-    steps = [step(name, n, at_us + n * HOUR_US, user=user, duration_ms=4.0, cost_usd=0.5) for n in range(2)]
-    signal = feedback(f"{name}-f", trajectory_id=name, user=user, **at)
+    measured: Any = {"duration_ms": 4.0, "first_token_ms": 2.0, "cost_usd": 0.5}
+    steps = [step(name, n, at_us + n * HOUR_US, user=user, **measured) for n in range(2)]
+    signals = [
+        feedback(f"{name}-{n}", trajectory_id=name, user=user, name=kind, value=value, category=category, **at)
+        for n, (kind, value, category) in enumerate(SIGNALS)
+        if (name == "two") is (kind == "perturbation") or kind != "perturbation"
+    ]
+    signals[3] |= {"occurred_at_us": at_us + 30 * HOUR_US}
+    taken_back = feedback(f"{name}-back", trajectory_id=name, user=user, retracts=f"{name}-4", **at)
     return [
         *(("governed-steps", governed(one, version)) for one in steps for version in (0, 2, 1)),
-        *(("governed-feedback", governed(signal, version)) for version in (0, 1)),
+        *(("governed-feedback", governed(one, version)) for one in (*signals, taken_back) for version in (0, 1)),
         *(("labeled-trajectories", label(name, revision, at_us, user)) for revision in (1, 2, 3)),
     ]
 
 
+RANGE = f"since = toDateTime({T0_US // SECOND_US - 86400}), until = toDateTime({T0_US // SECOND_US + 86400})"
 HERS = events_of("hers", T0_US, ADA.user)
 OTHERS = [
     *events_of("one", T0_US, None),
     *events_of("two", T0_US + HOUR_US, "bob"),
     ("checkpoints", checkpoint(3, T0_US - HOUR_US)),
-    ("checkpoints", checkpoint(5, T0_US + 2 * HOUR_US)),
+    ("checkpoints", checkpoint(5, T0_US + 2 * HOUR_US, parent_version=3)),
+    *(("learner-updates", learner_update(event_id=f"u{n}", update=n, figures={"tokens": 4.0})) for n in (7, 8)),
+    *(("worker-status", worker_status(f"w{n}", T0_US + n * HOUR_US, version=n)) for n in (3, 5)),
 ]
 
 
@@ -96,13 +128,21 @@ def contents(client: Client) -> dict[str, list[str]]:
         if table in FACTS:
             what = f"toString(tuple(*)) FROM {table} FINAL"
         found[table] = sorted(row for (row,) in client.query(f"SELECT {what}").result_rows)
+    for view in views():
+        rows_of = client.query(f"SELECT * FROM {view}({RANGE})").result_rows
+        found[view] = sorted(str([rounded(value) for value in row]) for row in rows_of)
     return found
+
+
+def rounded(value: Any) -> Any:
+    """Return a value without the error of summing floats in another order."""
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def test_a_rollup_is_refreshed_within_seconds(client: Client) -> None:
     insert(client, [*HERS, *OTHERS])
     query = "SELECT sum(trajectories), sum(outcomes), sum(successes) FROM trajectory_hours FINAL"
-    wait_until(lambda: client.query(query).result_rows == [(3, 3, 3)])
+    wait_until(lambda: client.query(query).result_rows == [(3, 3, 2)])
     failed = "SELECT view, exception FROM system.view_refreshes WHERE database = 'rollups' AND exception != ''"
     assert client.query(failed).result_rows == []
     wait_until(lambda: refresh_lag_s(client) <= 2 * EVERY_S)  # every rollup, since the server's start at the latest
@@ -127,6 +167,7 @@ def test_the_sums_are_those_of_the_newest_revisions(expected: dict[bool, dict[st
     assert len(expected[True]["trajectories"]) == 3
     assert len(expected[True]["steps"]) == 6
     assert expected[True] != expected[False]
+    assert [view for view in views() if not expected[True][view]] == []
 
 
 @st.composite
@@ -160,10 +201,61 @@ def test_any_delivery_of_the_same_events_leaves_the_same_rows(
             refresh(client)
         insert(client, batch)
     if erases:
-        delete_rows(client, ADA, trajectories_of(client, ADA), own_trajectories_of(client, ADA), ErasureRequest("t", 0))
+        hers = trajectories_of(client, [ADA])[ADA]
+        delete_rows(client, [Target(ADA, hers, ErasureRequest("t", 0))])
         remove_hidden(client)
         insert(client, OTHERS)  # a replay; the records of an erased person have no rows
     refresh(client)
     found, wanted = contents(client), expected[not erases]
     for table, rows_found in found.items():
         assert rows_found == wanted[table], table
+
+
+def outcome(name: str, revision: int) -> Any:
+    """Return a label whose cohort and sums change with the revision; odd ones ended by a limit."""
+    number = int(name[1:])
+    call = new_tool_call(call_id="1", name="get", arguments="{}")
+    steps = [
+        new_labeled_step(step_index=index, event_id=f"{name}-{index}", reward=0.5, return_to_go=0.5)
+        | {"tool_calls": [call] * revision, "duration_ms": 2.5, "error": "timeout" if index > number else None}
+        for index in range(1 + number % 3)
+    ]
+    record: Any = trajectory(name, revision=revision, version=number % 2 + revision, steps=steps)
+    return record | {
+        "agent": f"a{number % 2}",
+        "success": [True, False, None][(number + revision) % 3],
+        "end": "truncated" if number % 2 else "terminated",
+        "reward": number / 4,
+        "prompt_tokens": 10 * number,
+        "response_tokens": number,
+        "tools": [new_tool_use(name="get", calls=len(steps) * revision, errors=0)],
+    }
+
+
+def test_the_rollup_has_the_sums_of_the_statistics_on_the_log(client: Client) -> None:
+    labels = [
+        outcome(f"t{number}", revision) for revision in (1, 2) for number in range(8) if number % 3 or revision < 2
+    ]
+    clear(client)
+    insert(client, [("labeled-trajectories", one) for one in [*labels[5:], *labels]])
+    refresh(client)
+    run = measure_run()
+    emitted = run.feed([run.record("labeled-trajectories", one) for one in [*labels, *labels[:5]]])
+    newest = {key: event for topic, key, event in emitted if topic == "trajectory-stats" and event["scope"] == "cohort"}
+    on_log = sorted(
+        (
+            *(event["agent"], event["policy_version"], event["trajectories"], event["successes"]),
+            *(event["successes"] + event["failures"], event["truncated"], event["steps"], event["errors"]),
+            *(event["tool_calls"], event["prompt_tokens"], event["response_tokens"]),
+            *(event["reward_sum"], event["duration_ms_sum"]),
+        )
+        for event in newest.values()
+        if not event["tool"] and event["trajectories"]
+    )
+    query = """
+SELECT agent, policy_version, sum(trajectories) AS n, sum(successes), sum(outcomes), sum(truncated), sum(steps),
+    sum(errors), sum(calls), sum(prompt_tokens), sum(response_tokens), sum(reward_sum), sum(duration_ms_sum)
+FROM trajectory_hours FINAL GROUP BY agent, policy_version HAVING n > 0
+"""
+    assert sorted(map(tuple, client.query(query).result_rows)) == on_log
+    assert len(on_log) == 4

@@ -56,6 +56,25 @@ def test_a_revision_and_a_redelivery_count_once(view_client: Client) -> None:
     assert (row["attempts"], row["successes"]) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("since", "until", "attempts"),
+    [
+        ("10:00:00", "13:00:00", 4),
+        ("10:30:00", "12:30:00", 2),
+        ("10:30:01", "12:30:01", 2),
+        ("10:59:59", "12:00:01", 1),
+        ("11:10:00", "11:40:00", 1),
+        ("10:00:00", "11:00:00", 2),
+    ],
+)
+def test_a_range_may_begin_and_end_within_an_hour(view_client: Client, since: str, until: str, attempts: int) -> None:
+    minutes = (-20, 0, 60, 120)
+    rows = [attempt(f"t/{n}", True, opened_at=AT + timedelta(minutes=late)) for n, late in enumerate(minutes)]
+    plant(view_client, "trajectories", rows)
+    view = f"task_outcomes(since = '2026-11-20 {since}', until = '2026-11-20 {until}')"
+    assert view_client.query(f"SELECT sum(attempts) FROM {view}").result_rows == [(attempts,)]
+
+
 def test_a_time_out_is_a_failure(view_client: Client) -> None:
     plant(view_client, "trajectories", [attempt("t/0", None, end="truncated")])
     row = read_one(view_client, "task_outcomes")

@@ -11,13 +11,14 @@ from clickhouse_connect.driver.client import Client
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, statement
 
 AT = datetime(2026, 11, 20, 10, 30, tzinfo=UTC)
 RANGE = "since = '2026-11-20', until = '2026-11-21'"
 TENANT = "default"
 TABLES = (
     *("checkpoints", "component_hours", "feedback", "learner_update_lags", "learner_updates", "steps", "tool_hours"),
-    *("trajectories", "trajectory_hours", "worker_status"),
+    *("dirty_hours", "task_hours", "trajectories", "trajectory_hours", "worker_status"),
 )
 FIVE_TASKS = [(8, 8), (8, 6), (8, 3), (8, 0), (5, 4)]
 """Attempts and successes of the tasks of shared/METRICS.md."""
@@ -33,6 +34,8 @@ def view_settings(store_settings: Settings, request: pytest.FixtureRequest) -> S
 def _view_client(view_settings: Settings) -> Iterator[Client]:
     migrate(view_settings)
     with connection.connect(view_settings, database=view_settings.clickhouse.database) as client:
+        for rollup in ROLLUPS:  # a refresh would replace planted rows by the facts
+            client.command(f"DROP VIEW IF EXISTS {rollup}_refresh SYNC")
         yield client
 
 
@@ -45,9 +48,11 @@ def view_client(_view_client: Client) -> Client:
 
 
 def plant(client: Client, table: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Insert rows of the given columns; the others have their defaults."""
+    """Insert rows of the given columns; the others have their defaults. Attempts are counted by task."""
     for columns, group in groupby(rows, key=tuple):
         client.insert(table, [list(row.values()) for row in group], column_names=list(columns))
+    if table == "trajectories":
+        client.command(f"INSERT INTO task_hours {statement('task_hours', {})}")
 
 
 def attempt(name: str, success: bool | None, **fields: Any) -> dict[str, Any]:

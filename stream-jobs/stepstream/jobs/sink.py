@@ -18,6 +18,7 @@ from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.insert import Inserter
+from stepstream.jobs.clickhouse.retention import days_of, expired_tables
 from stepstream.jobs.clickhouse.rollup_refresh import EVERY_S
 from stepstream.jobs.clickhouse.rows import TOPICS, rows
 from stepstream.jobs.rewards.spec_lookup import rejection_of
@@ -55,6 +56,7 @@ class SinkProcessor:
         self._inserter = Inserter(settings, cancelled)
         self._spans = open_spans(settings, NAME)
         self._measure_at_s = 0.0
+        self._days = days_of(settings.store)
         self._publisher = TransactionalPublisher(
             settings, self._codec, f"{NAME}/{VERSION}", transactional_id_of(settings, NAME), cancelled
         )
@@ -104,6 +106,7 @@ class SinkProcessor:
         out = Outputs(JOB, self._codec, self._retry, spans)
         by_table: defaultdict[str, list[Row]] = defaultdict(list)
         origins: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
+        now_us = int(time.time() * 1_000_000)
         newest_consents = {record.key: record for record in records if record.topic == CONSENTS}
         for record in records:
             if record.value is None and CATALOGUE[record.topic].cleanup == "compact":
@@ -121,9 +124,17 @@ class SinkProcessor:
             if record.topic == REWARD_SPECS and (fault := rejection_of(event)):
                 self._dead_letter(out, record, InvalidRecord("invalid", fault, tenant))
                 continue
-            for table, row in rows(record.topic, event):
-                by_table[table].append(row)
-                origins[table].append((record, tenant))
+            written = list(rows(record.topic, event))
+            if expired := expired_tables(self._days, (table for table, _ in written), event, now_us):
+                reason = (
+                    f"older than the rows that {' and '.join(expired)} keep: see store.steps_days and its neighbours"
+                )
+                # Old records on the log are no fault: a replay may have any number of them.
+                self._dead_letter(out, record, InvalidRecord("expired", reason, tenant), counts=False)
+            for table, row in written:
+                if table not in expired:
+                    by_table[table].append(row)
+                    origins[table].append((record, tenant))
         for table, batch in by_table.items():
             for index, reason in self._inserter.insert(table, batch).items():
                 record, tenant = origins[table][index]
@@ -136,7 +147,7 @@ class SinkProcessor:
         self._dead_letter_limit.add(out.received - out.dead_lettered, out.dead_lettered)
         return out
 
-    def _dead_letter(self, out: Outputs, record: Record, invalid: InvalidRecord) -> None:
+    def _dead_letter(self, out: Outputs, record: Record, invalid: InvalidRecord, *, counts: bool = True) -> None:
         if record.topic == DEAD_LETTERS:
             # A dead letter about a dead letter would return to this job.
             log.error(
@@ -144,7 +155,7 @@ class SinkProcessor:
             )
             out.count(metrics.DEAD_LETTERS.labels(record.topic, invalid.error))
         else:
-            out.dead_letter(record, invalid)
+            out.dead_letter(record, invalid, counts=counts)
 
     def _retry(self, call: Callable[[], T]) -> T:
         return retry_while(call, RegistryUnavailable, self._cancelled)

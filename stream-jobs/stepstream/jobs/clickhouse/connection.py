@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 
-from stepstream.config import ClickHouseSettings, Settings, variable
+from stepstream.config import ClickHouseSettings, Settings, SettingsError, variable
 from stepstream.config.secrets import store_credentials
+from stepstream.core.oauth import TokenRefused, TokenSource
 
 log = logging.getLogger(__name__)
 # The client logs each failed call. Its exception says the same.
@@ -28,6 +29,8 @@ _SETTINGS = {
     "do_not_merge_across_partitions_select_final": 1,
 }
 """Settings of the account that writes. A read-only account of a server may change none."""
+_CLUSTER_SETTINGS = {"insert_quorum": "auto"}
+"""Of a cluster also: an insert returns after most replicas have it, so that offsets are committed after that."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 
@@ -47,6 +50,7 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
 
     Raises:
         StoreUnavailableError: it does not answer, or rejects the credentials.
+        SettingsError: the credentials contradict each other.
     """
     url = settings.clickhouse.url
     address, (user, password) = urlsplit(url), store_credentials(settings, reads_only=reads_only)
@@ -63,10 +67,12 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
             send_receive_timeout=timeout_s,
             connect_timeout=min(10.0, timeout_s),
             autogenerate_session_id=False,
-            settings=None if reads_only else _SETTINGS,
+            settings=None if reads_only else _SETTINGS | (_CLUSTER_SETTINGS if settings.clickhouse.cluster else {}),
             **_security(settings.clickhouse, user, password),
         )
     except ClickHouseError as error:
+        if isinstance(error.__cause__, TokenRefused):
+            raise StoreUnavailableError(str(error)) from None
         if isinstance(error, DatabaseError) and error.code == _AUTHENTICATION_FAILED:
             prefix = "reader_" if reads_only and settings.clickhouse.reader_user else ""
             names = [variable("clickhouse", prefix + field) for field in ("user", "password")]
@@ -84,17 +90,46 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
 
 
 def _security(clickhouse: ClickHouseSettings, user: str, password: str) -> dict[str, Any]:
-    """Return the client's options for TLS and either a token or user and password: it refuses both together."""
+    """Return the client's options for TLS and one way to authenticate: it refuses two together.
+
+    Raises:
+        SettingsError: both a token and a token server are set, or as of `TokenSource`.
+    """
     token = clickhouse.access_token.get_secret_value()
-    texts = {
-        **({"access_token": token} if token else {"username": user, "password": password}),
+    if clickhouse.oauth_token_url:
+        if token:
+            raise SettingsError("clickhouse.oauth_token_url and clickhouse.access_token exclude each other: unset one")
+        credentials: dict[str, Any] = {"token_provider": _tokens(clickhouse)}
+    elif token:
+        credentials = {"access_token": token}
+    else:
+        credentials = {"username": user, "password": password}
+    options = {
+        **credentials,
         "ca_cert": clickhouse.ca_location,
         "client_cert": clickhouse.certificate_location,
         "client_cert_key": clickhouse.key_location,
-        # With a password, the certificate only opens the connection.
-        "tls_mode": "strict" if clickhouse.certificate_location and password else "",
+        # With a password or token, the certificate only opens the connection.
+        "tls_mode": "strict" if clickhouse.certificate_location and (password or "username" not in credentials) else "",
     }
-    return {name: text for name, text in texts.items() if text}
+    return {name: value for name, value in options.items() if value}
+
+
+def _tokens(clickhouse: ClickHouseSettings) -> Callable[[], str]:
+    """Return the function that the client calls for its token, and again when the server refuses it.
+
+    Raises:
+        SettingsError: as of `TokenSource`.
+    """
+    source = TokenSource("clickhouse", clickhouse)
+
+    def token() -> str:
+        try:
+            return source.token()
+        except TokenRefused as error:  # callers retry what the client raises
+            raise OperationalError(str(error)) from error
+
+    return token
 
 
 def connect_when_ready(

@@ -5,22 +5,24 @@ import logging
 
 from clickhouse_connect.driver.client import Client
 
+from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.views import View, views
 
 log = logging.getLogger(__name__)
 _COMMENTS = "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND engine = 'View'"
 
 
-def create_views(client: Client) -> list[str]:
+def create_views(client: Client, cluster: str = "") -> list[str]:
     """Create the views that are missing, and replace those whose definition differs; return their names.
 
     The comment of a view is its meaning with a digest of its definition, by which a changed one is found. Repeatable.
+    `cluster` as in `cluster.render`.
     """
     comments = {str(name): str(comment) for name, comment in client.query(_COMMENTS).result_rows}
     changed = [view for view in views().values() if comments.get(view.name) != _comment(view)]
     for view in changed:
         text = _comment(view).replace("\\", "\\\\").replace("'", "\\'")
-        client.command(f"CREATE OR REPLACE VIEW {view.name} AS {view.sql()}\nCOMMENT '{text}'")
+        client.command(render(f"CREATE OR REPLACE VIEW {view.name} AS {view.sql()}\nCOMMENT '{text}'", cluster))
         log.info("created view %s", view.name)
     return [view.name for view in changed]
 

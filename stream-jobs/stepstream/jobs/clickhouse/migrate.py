@@ -14,8 +14,10 @@ from importlib import resources
 from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.connection import connect_when_ready
 from stepstream.jobs.clickhouse.create_views import create_views
+from stepstream.jobs.clickhouse.retention import apply_retention, days_of
 from stepstream.jobs.clickhouse.rollup_refresh import create_refreshes
 
 log = logging.getLogger(__name__)
@@ -64,7 +66,7 @@ def migrations() -> list[Migration]:
 
 
 def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) -> list[str]:
-    """Apply the missing migrations, replace views and refreshes; return the names of the migrations.
+    """Apply the missing migrations, replace views and refreshes, set TTLs; return the names of the migrations.
 
     Blocks until ClickHouse is ready, at most `clickhouse.deadline_s` or until `stopped`.
 
@@ -72,20 +74,24 @@ def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) 
         StoreUnavailableError: ClickHouse did not become ready.
         MigrationError: the text of an applied migration has changed.
     """
-    database = settings.clickhouse.database
+    database, cluster = settings.clickhouse.database, settings.clickhouse.cluster
     quoted = "`" + database.replace("`", "\\`") + "`"
     server = connect_when_ready(settings, stopped=stopped)
-    server.command(f"CREATE DATABASE IF NOT EXISTS {quoted}")
+    server.command(render(f"CREATE DATABASE IF NOT EXISTS {quoted}", cluster))
     server.close()
     client = connect_when_ready(settings, database=database, stopped=stopped)
     try:
-        return _apply(client)
+        applied = _apply(client, cluster)
+        days = days_of(settings.store)
+        apply_retention(client, days, cluster)
+        create_refreshes(client, days, cluster)
+        return applied
     finally:
         client.close()
 
 
-def _apply(client: Client) -> list[str]:
-    client.command(_RECORD)
+def _apply(client: Client, cluster: str) -> list[str]:
+    client.command(render(_RECORD, cluster))
     rows = client.query("SELECT name, sha256 FROM schema_migrations FINAL").result_rows
     recorded = {str(name): str(sha256) for name, sha256 in rows}
     applied = []
@@ -99,12 +105,11 @@ def _apply(client: Client) -> list[str]:
             continue
         for statement in migration.statements():
             if not _is_renamed(client, statement):
-                client.command(statement)
+                client.command(render(statement, cluster))
         client.insert("schema_migrations", [(migration.name, migration.sha256)], column_names=["name", "sha256"])
         log.info("applied migration %s", migration.name)
         applied.append(migration.name)
-    create_views(client)
-    create_refreshes(client)
+    create_views(client, cluster)
     return applied
 
 

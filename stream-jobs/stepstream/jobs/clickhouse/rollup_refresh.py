@@ -5,16 +5,22 @@ the rollup's newest version, or up to 60 s before it, since rows may become visi
 facts are gone gets zeros. A cohort with empty names records that the hour is done. At most 48 hours or 7 days are
 computed in one run, the newest first, so that charts stay current during a replay.
 
+Hours whose facts a retention may have deleted are never due: the rollup keeps what it has of them.
+
 A refreshable materialized view runs each statement every 10 s, in a server and in the embedded store alike.
 """
 
+from collections.abc import Mapping
 from importlib import resources
+from string import Template
 
 from clickhouse_connect.driver.client import Client
 
+from stepstream.jobs.clickhouse.cluster import render
+
 EVERY_S = 10
 """Seconds between two refreshes of a rollup."""
-ROLLUPS = ("trajectory_hours", "step_hours", "tool_hours", "tool_days", "component_hours", "user_days")
+ROLLUPS = ("trajectory_hours", "step_hours", "tool_hours", "tool_days", "component_hours", "task_hours", "user_days")
 
 
 _LAG = f"""
@@ -24,24 +30,35 @@ WHERE database = currentDatabase() AND view IN ({", ".join(f"'{rollup}_refresh'"
 """
 
 
-def statement(rollup: str) -> str:
-    """Return the SELECT whose rows are the newest versions of the hours that are due."""
+def statement(rollup: str, days: Mapping[str, int]) -> str:
+    """Return the SELECT whose rows are the newest versions of the hours that are due.
+
+    Args:
+        rollup: one of `ROLLUPS`.
+        days: days that each table of facts keeps its rows (`retention.days_of`); 0 or missing: for ever.
+    """
     file = resources.files("stepstream.jobs.clickhouse") / "rollups" / f"{rollup}.sql"
-    return file.read_text("utf-8")
+    kept = days.get("steps" if rollup == "step_hours" else "trajectories", 0)
+    # A day more than is deleted: a day of which a part is gone would be counted anew without it.
+    since = f"toStartOfDay(now('UTC')) - INTERVAL {kept - 1} DAY" if kept else "toDateTime(0, 'UTC')"
+    return Template(file.read_text("utf-8")).substitute(complete_since=since)
 
 
-def create_refreshes(client: Client) -> None:
+def create_refreshes(client: Client, days: Mapping[str, int], cluster: str = "") -> None:
     """Create the view that refreshes each rollup, or replace it by that of this release.
+
+    `days` as in `statement`, `cluster` as in `cluster.render`.
 
     Raises:
         ClickHouseError: the store is unavailable, or lacks a table of the migrations.
     """
     for rollup in ROLLUPS:
-        client.command(f"DROP VIEW IF EXISTS {rollup}_refresh SYNC")
-        client.command(
+        for text in (
+            f"DROP VIEW IF EXISTS {rollup}_refresh SYNC",
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {rollup}_refresh REFRESH EVERY {EVERY_S} SECOND "
-            f"APPEND TO {rollup} AS\n{statement(rollup)}"
-        )
+            f"APPEND TO {rollup} AS\n{statement(rollup, days)}",
+        ):
+            client.command(render(text, cluster))
 
 
 def refresh_lag_s(client: Client) -> float:
@@ -57,10 +74,10 @@ def refresh_lag_s(client: Client) -> float:
 
 
 def refresh(client: Client) -> None:
-    """Recompute the hours that are due now, once.
+    """Recompute the hours that are due now, once, of facts that are kept for ever.
 
     Raises:
         ClickHouseError: the store is unavailable, or lacks a table of the migrations.
     """
     for rollup in ROLLUPS:
-        client.command(f"INSERT INTO {rollup} {statement(rollup)}")
+        client.command(f"INSERT INTO {rollup} {statement(rollup, {})}")

@@ -1,23 +1,26 @@
-"""Delete a person's rows from ClickHouse.
+"""Delete the rows of some persons from ClickHouse, in one pass over each table.
 
-Statements select rows by keys and event ids, not by the person's name: ClickHouse stores the text of a mutation beside
-the data, and the name must not stay there. A lightweight `DELETE` on the primary key hides the rows of facts at once;
-`remove_hidden` then rewrites their parts, once for all persons of a request. Deletions fire no materialized views: they
-mark the hours, so that their rollups are computed again.
+Statements that change a table select rows by keys and event ids, not by the persons' names: ClickHouse stores the text
+of a mutation beside the data, and the names must not stay there. A lightweight `DELETE` on the primary key hides the
+rows of facts at once; `remove_hidden` then rewrites their parts. Deletions fire no materialized views: they mark the
+hours, so that their rollups are computed again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
 
+import orjson
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.external import ExternalData
 
 from stepstream.jobs.erasure.findings import Person
 
-_CHUNK = 1000
-"""Rows of one statement."""
+_CHUNK = 5000
+"""Rows of one statement: its text stays below ClickHouse's limit of 256 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,11 @@ class _Facts:
     delete_from: tuple[str, ...]
     """Tables to delete from; the one that is searched is last, so that an interrupted deletion finds the rows again."""
     key: tuple[str, ...]
-    """Expressions of the identity: the tenant, the start of a time range in the primary key, and more."""
+    """Expressions of the identity: the tenant, the start of a time range in the primary key, the trajectory, and
+    numbers."""
     nameless: bool
-    """True if rows that name nobody belong to the person in the person's own trajectories."""
+    """True if rows that name nobody belong to the person in the person's own trajectories. False: all rows about a
+    trajectory in which the person took part do."""
     dirty: str
     """Name of its hours in `dirty_hours`; empty: no rollup reads it."""
 
@@ -45,27 +50,14 @@ _TRAJECTORIES = _Facts(
     "trajectories", ("trajectories",), ("tenant", "toStartOfHour(opened_at)", "trajectory_id"), False, "trajectories"
 )
 _FACTS = (_STEPS, _FEEDBACK, _TRAJECTORIES)
-_TENANT = "tenant = {tenant:String}"
-_IDS = f"{_TENANT} AND trajectory_id IN {{ids:Array(String)}}"
-_NAMED = f"{_TENANT} AND user = {{user:String}}"
+_PERSONS = "(tenant, user) IN (SELECT tenant, name FROM persons)"
+_ABOUT = "(tenant, trajectory_id) IN (SELECT tenant, name FROM about)"
 _HIDDEN = """
-SELECT DISTINCT table, partition_id FROM system.parts
+SELECT DISTINCT table FROM system.parts
 WHERE database = currentDatabase() AND active AND has_lightweight_delete AND table IN {tables:Array(String)}
 """
-
-
-def trajectories_of(client: Client, person: Person) -> set[str]:
-    """Return the ids of the trajectories in which the person took part."""
-    ids = set()
-    for table in ("steps", "feedback", "trajectories"):
-        ids |= set(_column(client, f"SELECT DISTINCT trajectory_id FROM {table}", person))
-    return ids
-
-
-def own_trajectories_of(client: Client, person: Person) -> set[str]:
-    """Return the ids of the trajectories whose steps name the person."""
-    tables = ("steps", "trajectories")
-    return {name for t in tables for name in _column(client, f"SELECT DISTINCT trajectory_id FROM {t}", person)}
+_Pair = tuple[str, str]
+_Key = tuple[Any, ...]
 
 
 class RowCounts(Protocol):
@@ -80,30 +72,54 @@ class RowCounts(Protocol):
         ...
 
 
-def delete_rows(
-    client: Client, person: Person, trajectories: Iterable[str], own: Iterable[str], counts: RowCounts
-) -> int:
-    """Delete every row of the person and return their number. On return, no query finds the rows.
+@dataclass(frozen=True, slots=True)
+class PersonTrajectories:
+    """Ids of a person's trajectories."""
 
-    Args:
-        client: client of a database with the tables.
-        person: owner of the rows.
-        trajectories: ids of the trajectories in which the person took part.
-        own: ids of the trajectories whose steps name the person; rows there that name nobody are deleted too.
-        counts: hears of each deletion before and after it.
+    joined: set[str] = field(default_factory=set)
+    """Those in which the person took part, at least by feedback."""
+    own: set[str] = field(default_factory=set)
+    """Those whose steps name the person; rows there that name nobody belong to the person too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A person whose rows are deleted."""
+
+    person: Person
+    trajectories: PersonTrajectories
+    counts: RowCounts
+    """Hears of each deletion before and after it."""
+
+
+def trajectories_of(client: Client, persons: Collection[Person]) -> dict[Person, PersonTrajectories]:
+    """Return the trajectories of each person.
+
+    Raises:
+        ClickHouseError: the store is unavailable.
+    """
+    found = {person: PersonTrajectories() for person in persons}
+    for table in ("steps", "feedback", "trajectories"):
+        query = f"SELECT DISTINCT tenant, user, trajectory_id FROM {table} WHERE {_PERSONS}"
+        for tenant, user, name in _select(client, query, persons=_names(persons)):
+            of = found[Person(tenant, user)]
+            of.joined.add(name)
+            if table != "feedback":
+                of.own.add(name)
+    return found
+
+
+def delete_rows(client: Client, targets: Sequence[Target]) -> int:
+    """Delete every row of the persons and return their number. On return, no query finds the rows.
 
     Raises:
         ClickHouseError: the store is unavailable or rejects a query; run it again.
     """
-    own = sorted(own)
-    deleted = _delete_consents(client, person, counts)
+    deleted = _delete_consents(client, targets)
     for facts in _FACTS:
-        keys = set(_keys(client, facts, _NAMED, person, [()]))
-        keys |= set(_keys(client, facts, f"{_IDS} AND user = ''", person, _chunks(own) if facts.nameless else []))
-        keys |= set(_keys(client, facts, _IDS, person, [] if facts.nameless else _chunks(sorted(set(trajectories)))))
-        deleted += _delete(client, facts, sorted(keys), counts)
-    _delete_times(client, person, own)
-    _delete_days(client, person)
+        deleted += _delete(client, facts, _owners(client, facts, targets), targets)
+    _delete_times(client, targets)
+    _delete_days(client, targets)
     return deleted
 
 
@@ -114,58 +130,75 @@ def remove_hidden(client: Client) -> None:
         ClickHouseError: the store is unavailable; run it again.
     """
     tables = ["trajectory_times", "user_days", *(table for facts in _FACTS for table in facts.delete_from)]
-    for table, partition in client.query(_HIDDEN, parameters={"tables": tables}).result_rows:
-        client.command(
-            f"ALTER TABLE {table} APPLY DELETED MASK IN PARTITION ID {{partition:String}}",
-            parameters={"partition": partition},
-            settings={"mutations_sync": 2},
-        )
+    # One statement a table: each rewrites its parts once and links the others. One a partition would link every part of
+    # the table again for each day.
+    for (table,) in client.query(_HIDDEN, parameters={"tables": tables}).result_rows:
+        client.command(f"ALTER TABLE {table} APPLY DELETED MASK", settings={"mutations_sync": 2})
 
 
-def count_rows(client: Client, person: Person, own: Iterable[str]) -> int:
-    """Return the number of rows that name the person, or nobody in one of the person's own trajectories."""
-    tables = ("steps", "feedback", "trajectories", "consents")
-    named: int = sum(_column(client, f"SELECT count() FROM {table}", person)[0] for table in tables)
-    nameless = 0
+def count_rows(client: Client, targets: Sequence[Target]) -> int:
+    """Return the number of rows that name one of the persons, or nobody in one of their own trajectories."""
+    rows = 0
+    persons, own = _names(target.person for target in targets), _pairs(targets, lambda target: target.trajectories.own)
+    for table in ("steps", "feedback", "trajectories", "consents"):
+        [(named,)] = _select(client, f"SELECT count() FROM {table} WHERE {_PERSONS}", persons=persons)
+        rows += int(named)
     for facts in (facts for facts in _FACTS if facts.nameless):
-        for chunk in _chunks(sorted(own)):
-            query = f"SELECT count() FROM {facts.find_in} WHERE {_IDS} AND user = ''"
-            [(rows,)] = client.query(query, parameters=_of(person, chunk)).result_rows
-            nameless += int(rows)
-    return named + nameless
+        query = f"SELECT count() FROM {facts.find_in} WHERE user = '' AND {_ABOUT}"
+        [(nameless,)] = _select(client, query, about=own)
+        rows += int(nameless)
+    return rows
 
 
-def _of(person: Person, ids: Sequence[str] = ()) -> dict[str, Any]:
-    return {"tenant": person.tenant, "user": person.user, "ids": list(ids)}
+def _names(persons: Iterable[Person]) -> list[_Pair]:
+    return [(person.tenant, person.user) for person in persons]
 
 
-def _column(client: Client, query: str, person: Person) -> list[Any]:
-    return [row[0] for row in client.query(f"{query} WHERE {_NAMED}", parameters=_of(person)).result_rows]
+def _pairs(targets: Sequence[Target], ids_of: Callable[[Target], Iterable[str]]) -> dict[_Pair, int]:
+    """Return the first of the targets to which each (tenant, trajectory) belongs."""
+    owners: dict[_Pair, int] = {}
+    for number, target in enumerate(targets):
+        for name in ids_of(target):
+            owners.setdefault((target.person.tenant, name), number)
+    return owners
 
 
-def _keys(
-    client: Client, facts: _Facts, where: str, person: Person, chunks: Iterable[Sequence[str]]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the identities of the rows that fulfil a condition; times in seconds since the Unix epoch."""
-    tenant, time, *others = facts.key
-    query = f"SELECT DISTINCT {', '.join((tenant, f'toUnixTimestamp({time})', *others))} FROM {facts.find_in}"
-    for chunk in chunks:
-        yield from map(tuple, client.query(f"{query} WHERE {where}", parameters=_of(person, chunk)).result_rows)
+def _select(client: Client, query: str, **tables: Iterable[_Pair]) -> Sequence[Sequence[Any]]:
+    """Query with temporary tables of (tenant, name), which travel in the body of the request."""
+    external = ExternalData()
+    for name, pairs in tables.items():
+        lines = b"\n".join(map(orjson.dumps, pairs))
+        external.add_file(file_name=name, data=lines, fmt="JSONCompactEachRow", structure="tenant String, name String")
+    return client.query(query, external_data=external).result_rows
 
 
-def _delete(client: Client, facts: _Facts, keys: Sequence[tuple[Any, ...]], counts: RowCounts) -> int:
+def _owners(client: Client, facts: _Facts, targets: Sequence[Target]) -> dict[_Key, int]:
+    """Return the identities of the persons' rows, times in Unix seconds, each with the index of its owner."""
+    named = {name: number for number, name in enumerate(_names(target.person for target in targets))}
+    about = _pairs(targets, lambda t: t.trajectories.own if facts.nameless else t.trajectories.joined)
+    also = f"user = '' AND {_ABOUT}" if facts.nameless else _ABOUT
+    query = f"SELECT DISTINCT user, {_columns(facts)} FROM {facts.find_in} WHERE {_PERSONS} OR ({also})"
+    found: dict[_Key, int] = {}
+    for user, *key in _select(client, query, persons=named, about=about):
+        owner = named.get((key[0], user))
+        found[tuple(key)] = about[key[0], key[2]] if owner is None else owner
+    return found
+
+
+def _delete(client: Client, facts: _Facts, owners: Mapping[_Key, int], targets: Sequence[Target]) -> int:
+    keys = sorted(owners)
     hours = sorted({key[1] // 3600 * 3600 for key in keys})
     _mark(client, facts, hours)
     deleted = 0
     for table in facts.delete_from:
-        chunks = [(chunk, _count(client, table, facts, chunk)) for chunk in _chunks(keys)]
-        rows = sum(rows for _, rows in chunks)
-        counts.plan_rows(f"{table} by key", table, rows)
-        for chunk, present in chunks:
-            if present:
-                client.command(f"DELETE FROM {table} WHERE {_is_one_of(facts, chunk)}", parameters=_texts(chunk))
-        counts.rows_removed(f"{table} by key", table)
-        deleted += rows
+        present = _count(client, table, facts, owners)
+        for number, target in enumerate(targets):
+            target.counts.plan_rows(f"{table} by key", table, present[number])
+        for chunk in _chunks(keys if present else []):
+            client.command(f"DELETE FROM {table} WHERE {_is_one_of(facts, chunk)}", parameters=_texts(chunk))
+        for target in targets:
+            target.counts.rows_removed(f"{table} by key", table)
+        deleted += present.total()
     _mark(client, facts, hours)  # again: a refresh may have run since
     return deleted
 
@@ -177,62 +210,85 @@ def _mark(client: Client, facts: _Facts, hours: Sequence[int]) -> None:
         client.insert("dirty_hours", marks, column_names=["of", "hour", "at"])
 
 
-def _count(client: Client, table: str, facts: _Facts, keys: Sequence[tuple[Any, ...]]) -> int:
-    query = f"SELECT count() FROM {table} WHERE {_is_one_of(facts, keys)}"
-    [(rows,)] = client.query(query, parameters=_texts(keys)).result_rows
-    return int(rows)
+def _count(client: Client, table: str, facts: _Facts, owners: Mapping[_Key, int]) -> Counter[int]:
+    """Return the number of rows of each owner."""
+    rows: Counter[int] = Counter()
+    for chunk in _chunks(sorted(owners)):
+        where = _is_one_of(facts, chunk)
+        query = f"SELECT {_columns(facts)}, count() FROM {table} WHERE {where} GROUP BY {', '.join(facts.key)}"
+        for *key, present in client.query(query, parameters=_texts(chunk)).result_rows:
+            rows[owners[tuple(key)]] += int(present)
+    return rows
 
 
-def _is_one_of(facts: _Facts, keys: Sequence[tuple[Any, ...]]) -> str:
-    """Return the condition that a row has one of the identities; its texts are parameters (`_texts`)."""
-    places = {text: f"{{t{number}:String}}" for number, text in enumerate(_distinct_texts(keys))}
-    tuples = (
-        f"({places[tenant]}, toDateTime({time}, 'UTC'), {places[name]}{''.join(f', {number}' for number in numbers)})"
-        for tenant, time, name, *numbers in keys
+def _columns(facts: _Facts) -> str:
+    tenant, time, *others = facts.key
+    return ", ".join((tenant, f"toUnixTimestamp({time})", *others))
+
+
+def _is_one_of(facts: _Facts, keys: Sequence[_Key]) -> str:
+    """Return the condition that a row has one of the identities; its texts are a parameter (`_texts`)."""
+    places = {text: number for number, text in enumerate(_texts(keys)["texts"], 1)}
+    tenants, times, names, *numbers = zip(*keys, strict=True)
+    texts = "arrayMap(place -> {{texts:Array(String)}}[place], {})".format
+    arrays = (
+        texts([places[tenant] for tenant in tenants]),
+        f"arrayMap(second -> toDateTime(second, 'UTC'), {list(times)})",
+        texts([places[name] for name in names]),
+        *(str(list(column)) for column in numbers),
     )
-    return f"({', '.join(facts.key)}) IN ({', '.join(tuples)})"
+    return f"({', '.join(facts.key)}) IN (SELECT arrayJoin(arrayZip({', '.join(arrays)})))"
 
 
-def _texts(keys: Sequence[tuple[Any, ...]]) -> dict[str, str]:
-    return {f"t{number}": text for number, text in enumerate(_distinct_texts(keys))}
+def _texts(keys: Sequence[_Key]) -> dict[str, list[str]]:
+    return {"texts": list(dict.fromkeys(text for key in keys for text in (key[0], key[2])))}
 
 
-def _distinct_texts(keys: Sequence[tuple[Any, ...]]) -> list[str]:
-    return list(dict.fromkeys(text for key in keys for text in (key[0], key[2])))
-
-
-def _delete_times(client: Client, person: Person, own: Sequence[str]) -> None:
-    """Delete the times of the person's own trajectories; those with steps of others get the times of these."""
+def _delete_times(client: Client, targets: Sequence[Target]) -> None:
+    """Delete the times of the persons' own trajectories; those with steps of others get the times of these."""
+    own = sorted(_pairs(targets, lambda target: target.trajectories.own))
     for chunk in _chunks(own):
+        names = {"tenants": [tenant for tenant, _ in chunk], "names": [name for _, name in chunk]}
         client.command(
-            f"DELETE FROM trajectory_times WHERE {_TENANT} AND trajectory_key IN "
-            "(SELECT arrayJoin(arrayMap(id -> sipHash64(id), {ids:Array(String)})))",
-            parameters=_of(person, chunk),
+            "DELETE FROM trajectory_times WHERE (trajectory_key, tenant) IN (SELECT arrayJoin(arrayZip(arrayMap("
+            "name -> sipHash64(name), {names:Array(String)}), {tenants:Array(String)})))",
+            parameters=names,
         )
         client.command(
             "INSERT INTO trajectory_times SELECT sipHash64(trajectory_id) AS trajectory_key, tenant, min(occurred_at), "
-            f"max(occurred_at) FROM steps WHERE {_IDS} GROUP BY trajectory_key, tenant",
-            parameters=_of(person, chunk),
+            "max(occurred_at) FROM steps WHERE (tenant, trajectory_id) IN (SELECT arrayJoin(arrayZip("
+            "{tenants:Array(String)}, {names:Array(String)}))) GROUP BY trajectory_key, tenant",
+            parameters=names,
         )
 
 
-def _delete_days(client: Client, person: Person) -> None:
-    """Delete the days on which the person was active: their key is a digest of the name."""
-    # ClickHouse keeps the statement, so it must not contain the name.
-    for (key,) in client.query("SELECT sipHash64({user:String})", parameters=_of(person)).result_rows:
-        client.command(f"DELETE FROM user_days WHERE {_TENANT} AND user_key = {key}", parameters=_of(person))
-
-
-def _delete_consents(client: Client, person: Person, counts: RowCounts) -> int:
-    events = _column(client, "SELECT event_id FROM consents", person)
-    counts.plan_rows("consents by event_id", "consents", len(events))
-    for chunk in _chunks(events):
+def _delete_days(client: Client, targets: Sequence[Target]) -> None:
+    """Delete the days on which the persons were active: their keys are digests of the names."""
+    # ClickHouse keeps the statement, so it must not contain the names.
+    persons = _names(target.person for target in targets)
+    keys = list(_select(client, "SELECT tenant, sipHash64(name) FROM persons", persons=persons))
+    for chunk in _chunks(keys):
         client.command(
-            f"ALTER TABLE consents DELETE WHERE {_TENANT} AND event_id IN {{ids:Array(String)}}",
-            parameters={"ids": chunk, "tenant": person.tenant},
+            "DELETE FROM user_days WHERE (tenant, user_key) IN (SELECT arrayJoin(arrayZip({tenants:Array(String)}, "
+            "{keys:Array(UInt64)})))",
+            parameters={"tenants": [tenant for tenant, _ in chunk], "keys": [key for _, key in chunk]},
+        )
+
+
+def _delete_consents(client: Client, targets: Sequence[Target]) -> int:
+    owners = {name: number for number, name in enumerate(_names(target.person for target in targets))}
+    events = _select(client, f"SELECT event_id, tenant, user FROM consents WHERE {_PERSONS}", persons=owners)
+    present = Counter(owners[tenant, user] for _, tenant, user in events)
+    for number, target in enumerate(targets):
+        target.counts.plan_rows("consents by event_id", "consents", present[number])
+    for chunk in _chunks([event_id for event_id, *_ in events]):
+        client.command(
+            "ALTER TABLE consents DELETE WHERE event_id IN {ids:Array(String)}",
+            parameters={"ids": chunk},
             settings={"mutations_sync": 2},
         )
-    counts.rows_removed("consents by event_id", "consents")
+    for target in targets:
+        target.counts.rows_removed("consents by event_id", "consents")
     return len(events)
 
 

@@ -13,6 +13,7 @@ from stepstream.config import Settings
 from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
 from stepstream.jobs.erasure import delete_from_log, delete_from_tables
 from stepstream.jobs.erasure.content_objects import remove_objects
+from stepstream.jobs.erasure.delete_from_tables import PersonTrajectories, Target
 from stepstream.jobs.erasure.find_records import Search, find_records
 from stepstream.jobs.erasure.findings import Findings, OffsetRange, Person
 from stepstream.jobs.erasure.index_table import PersonIndexTable, read_bases
@@ -106,7 +107,11 @@ def erase(
     master = _load_master_key(settings)
     keys, consents = _read_keys(settings, master)
     persons = list(dict.fromkeys(persons))
-    erasing = [_prepare(settings, client, master, person, keys, consents, requested_by, say) for person in persons]
+    trajectories = delete_from_tables.trajectories_of(client, persons)
+    erasing = [
+        _prepare(settings, master, person, trajectories[person], keys, consents, requested_by, say)
+        for person in persons
+    ]
     index = PersonIndexTable(client, read_bases(settings, INDEXED, master.subject))
     with closing(Log(settings)) as log:
         find_records(log, index, master.subject, [one.search for one in erasing], say)
@@ -121,8 +126,13 @@ def erase(
         decisions.append(delete_from_log.write_decision(settings, tenant, one.subject, requested_by, event_id))
         delete_from_log.destroy_keys(settings, one.live_keys)
         say(f"subject {one.subject}: {one.search.found.sealed} records are unreadable now")
-    reports = [_remove(settings, client, one, wait_s, say) for one in erasing]
-    delete_from_tables.remove_hidden(client)
+    for one in erasing:
+        _delete_unsealed(settings, one, wait_s, say)
+        delete_from_log.delete_keys(settings, CONSENTS, one.consents)
+    written = delete_from_log.end_offsets(settings, (*GOVERNED, DEAD_LETTERS, CONSENTS))
+    delete_from_log.wait_until_read(settings, "store", written, wait_s)
+    _delete_rows(client, erasing, say)
+    reports = [_report(settings, one, say) for one in erasing]
     for number, (one, decision) in enumerate(zip(erasing, decisions, strict=True), 1):
         send_proof(settings, build_proof(settings, decision, one.request, one.search.found))
         one.request.end(
@@ -156,9 +166,9 @@ def _load_master_key(settings: Settings) -> MasterKey:
 
 def _prepare(
     settings: Settings,
-    client: Client,
     master: MasterKey,
     person: Person,
+    trajectories: PersonTrajectories,
     keys: Mapping[str, SubjectKey],
     consents: Mapping[str, Any],
     requested_by: str,
@@ -168,11 +178,7 @@ def _prepare(
     subject = master.subject(person.tenant, person.user)
     mine = [key for key in keys.values() if key["subject"] == subject]
     my_ids = {key["key_id"] for key in mine}
-    found = Findings(
-        set(my_ids),
-        delete_from_tables.trajectories_of(client, person),
-        delete_from_tables.own_trajectories_of(client, person),
-    )
+    found = Findings(set(my_ids), set(trajectories.joined), set(trajectories.own))
     saved = _findings_file(settings, subject)
     if saved.exists():
         found.merge(Findings.unpack(saved.read_bytes()))
@@ -191,15 +197,9 @@ def _prepare(
     return _Erasing(Search(person, found, keys.keys() - my_ids), subject, live, my_consents, request, request_file)
 
 
-def _remove(settings: Settings, client: Client, one: _Erasing, wait_s: float, say: Say) -> ErasureReport:
-    """Delete what the destruction of the keys leaves: unsealed records, consents and rows."""
+def _report(settings: Settings, one: _Erasing, say: Say) -> ErasureReport:
+    """Remove the objects of the person's large records; return what was removed in all."""
     found = one.search.found
-    _delete_unsealed(settings, one, wait_s, say)
-    delete_from_log.delete_keys(settings, CONSENTS, one.consents)
-    delete_from_log.wait_until_read(
-        settings, "store", delete_from_log.end_offsets(settings, (*GOVERNED, DEAD_LETTERS, CONSENTS)), wait_s
-    )
-    _delete_rows(client, one, say)
     remove_objects(settings, sorted(found.objects))
     say(f"removed {len(found.objects)} objects of large records")
     cut: dict[str, list[int]] = {}
@@ -297,13 +297,21 @@ class _SavedCounts:
         self._request.rows_removed(step, table)
 
 
-def _delete_rows(client: Client, one: _Erasing, say: Say) -> None:
-    """Delete rows until none appear any more: a writer may have read some before the keys were destroyed."""
-    person, found, counts = one.search.person, one.search.found, _SavedCounts(one)
+def _delete_rows(client: Client, erasing: Sequence[_Erasing], say: Say) -> None:
+    """Delete the persons' rows until none appear any more: a writer may have read some before the keys were destroyed.
+
+    Then rewrite the parts with such rows.
+    """
+    targets = []
+    for one in erasing:
+        found = one.search.found
+        trajectories = PersonTrajectories(found.trajectories, found.own_trajectories)
+        targets.append(Target(one.search.person, trajectories, _SavedCounts(one)))
     deleted = 0
     for _ in range(_ROUNDS):
-        deleted += delete_from_tables.delete_rows(client, person, found.trajectories, found.own_trajectories, counts)
+        deleted += delete_from_tables.delete_rows(client, targets)
         time.sleep(_QUIET_S)
-        if not delete_from_tables.count_rows(client, person, found.own_trajectories):
+        if not delete_from_tables.count_rows(client, targets):
             break
+    delete_from_tables.remove_hidden(client)
     say(f"deleted {deleted} rows")

@@ -1,16 +1,17 @@
 """Detect that a rewarded series rises while a guard falls, the sign of a gamed reward. Pure.
 
 The periods of a cohort (a policy version in one hour), in order, are cut into windows of at least
-`AlarmsSettings.window` groups. The newest window counts once a later period has begun. Each window is compared with
-those 1, 2, 4, 8, … before it, so that a slow drift shows as well as a jump. An alarm is raised for a guard if, between
-two windows, both
+`AlarmsSettings.window` groups. The newest window counts once a later period has begun. A version that was taken back
+is a window of its own and counts at once: nobody is served by it any more. Each window is compared with those 1, 2, 4,
+8, … before it, so that a slow drift shows as well as a jump, but never with a version that was taken back. An alarm is
+raised for a guard if, between two windows, both
 
 - a rewarded series (a component that is paid, or the whole reward) rose, and
 - the guard (a guard or shadow component, in the direction that is worse, or success) fell,
 
 each by at least `AlarmsSettings.smallest_effect` standard deviations and with a one-sided p-value below a threshold. It
-stays active until either series has lost half of its change, or until its base window is `AlarmsSettings.history`
-windows old.
+stays active until either series has lost half of its change in a version that was not taken back, or until its base
+window is `AlarmsSettings.history` windows old.
 
 The threshold makes the chance that an unchanged cohort *ever* raises an alarm at most `AlarmsSettings.level`, at any
 length of observation: of that level, the k-th window gets 1 / (k (k + 1)) (which sums to 1), each of its L comparisons
@@ -20,7 +21,7 @@ one of two wrong tests (an intersection–union test, Berger 1982).
 The active alarms depend on the sums alone, not on the order or number of their arrivals.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ class Period(NamedTuple):
 
 
 Sums = Mapping[Series, Moments]
+NO_VERSION: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Window:
     first: Period
     last: Period
     sums: Sums
+    taken_back: bool = False
+    """True for all trajectories of a version that was taken back."""
 
 
 @dataclass(frozen=True)
@@ -90,50 +94,65 @@ class Finding:
     threshold: float
 
 
-def windows(periods: Mapping[Period, Sums], size: int) -> list[Window]:
-    """Return the complete windows in order, each as short as possible with at least `size` groups."""
+def windows(periods: Mapping[Period, Sums], size: int, taken_back: Set[int] = NO_VERSION) -> list[Window]:
+    """Return the complete windows in order, each as short as possible with at least `size` groups.
+
+    A version that was taken back is one window of any length; its neighbours share windows across it.
+    """
+    newest = max(periods, default=None)
     found: list[Window] = []
     open_since: Period | None = None
-    sums: dict[Series, Moments] = {}
-    groups = 0
-    *known, _newest = sorted(periods) or [Period(-1, 0)]
-    for period in known:
+    sums: Sums = {}
+    for period in sorted(period for period in periods if period.version not in taken_back and period != newest):
         open_since = open_since or period
-        for series, moments in periods[period].items():
-            sums[series] = sums.get(series, Moments()) + moments
-        groups = max((moments.groups for series, moments in sums.items() if series.kind == REWARD), default=0)
-        if groups >= size:
+        sums = merge_sums([sums, periods[period]])
+        if groups_in(sums) >= size:
             found.append(Window(open_since, period, sums))
             open_since, sums = None, {}
-    return found
+    for version in taken_back:
+        own = sorted(period for period in periods if period.version == version)
+        sums = merge_sums(periods[period] for period in own)
+        if groups_in(sums) >= size:
+            found.append(Window(own[0], own[-1], sums, taken_back=True))
+    return sorted(found, key=lambda window: window.last)
 
 
-def needed_since(periods: Mapping[Period, Sums], rule: AlarmsSettings) -> tuple[int, Period]:
+def groups_in(sums: Sums) -> int:
+    """Return the number of groups of attempts in sums."""
+    return max((moments.groups for series, moments in sums.items() if series.kind == REWARD), default=0)
+
+
+def needed_since(
+    periods: Mapping[Period, Sums], rule: AlarmsSettings, taken_back: Set[int] = NO_VERSION
+) -> tuple[int, Period]:
     """Return how many of the oldest windows no comparison needs any more, and the first period after them.
 
     The newest `history` windows are compared with bases up to `history` windows before them.
     """
-    found = windows(periods, rule.window)
+    found = windows(periods, rule.window, taken_back)
     surplus = max(0, len(found) - 2 * rule.history)
-    return surplus, found[surplus].first if surplus else Period(-1, 0)
+    return surplus, min(window.first for window in found[surplus:]) if surplus else Period(-1, 0)
 
 
-def active_alarms(periods: Mapping[Period, Sums], rule: AlarmsSettings, forgotten: int = 0) -> list[Finding]:
+def active_alarms(
+    periods: Mapping[Period, Sums], rule: AlarmsSettings, forgotten: int = 0, taken_back: Set[int] = NO_VERSION
+) -> list[Finding]:
     """Return the alarms that are active after the newest complete window, by the name of the series that fell.
 
     Args:
         periods: sums by period.
         rule: settings.
         forgotten: number of older windows, as `needed_since`, whose periods were removed.
+        taken_back: versions that were taken back.
     """
-    found = windows(periods, rule.window)
+    found = windows(periods, rule.window, taken_back)
     active: dict[Series, tuple[int, Finding]] = {}
     for at in range(max(0, len(found) - rule.history), len(found)):
         window = found[at]
         active = {
             guard: (base, finding)
             for guard, (base, finding) in active.items()
-            if at - base < rule.history and _persists(finding, window)
+            if at - base < rule.history and (window.taken_back or _persists(finding, window))
         }
         for base, finding in _findings_at(found, at, rule, forgotten):
             active.setdefault(finding.falling, (base, finding))
@@ -143,7 +162,8 @@ def active_alarms(periods: Mapping[Period, Sums], rule: AlarmsSettings, forgotte
 def _findings_at(found: Sequence[Window], at: int, rule: AlarmsSettings, forgotten: int) -> list[tuple[int, Finding]]:
     """Return the findings at one window, each with the index of its base window, the smallest p-value first."""
     after = found[at]
-    bases = [at - back for back in _BASE_DISTANCES if back <= min(at, rule.history)]
+    earlier = [base for base in range(at) if not found[base].taken_back]
+    bases = [earlier[-back] for back in _BASE_DISTANCES if back <= min(len(earlier), rule.history)]
     if not bases:
         return []
     number = at + forgotten

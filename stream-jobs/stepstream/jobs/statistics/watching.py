@@ -5,7 +5,7 @@ Missing ones are raised, surplus ones are cleared.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from stepstream.config import AlarmsSettings
@@ -17,9 +17,9 @@ from stepstream.jobs.statistics.alarms import (
     Sums,
     Window,
     active_alarms,
+    groups_in,
     merge_sums,
     needed_since,
-    windows,
 )
 from stepstream.jobs.statistics.component_sums import from_records
 from stepstream.topics.events import Alarm, ComponentStats, new_alarm
@@ -52,6 +52,8 @@ class Watcher:
         self._rule, self._job = rule, job
         self._parts: defaultdict[Cohort, dict[Period, dict[str, tuple[int, Sums]]]] = defaultdict(dict)
         """Version and sums by cohort, period and key of the record."""
+        self._labelled_us: dict[Cohort, int] = {}
+        """Time of the newest label."""
         self._periods: defaultdict[Cohort, dict[Period, Sums]] = defaultdict(dict)
         """Sums over keys."""
         self._forgotten: dict[Cohort, tuple[int, Period]] = {}
@@ -60,7 +62,7 @@ class Watcher:
         self._touched: set[Family] = set()
         self._alarms: dict[str, Alarm] = {}
         self._taken_back: dict[str, frozenset[int]] = {}
-        """Versions by model whose statistics count no more."""
+        """Versions by model that were taken back."""
 
     @property
     def active(self) -> list[Alarm]:
@@ -78,7 +80,7 @@ class Watcher:
             self._alarms[alarm["alarm_id"]] = alarm
 
     def set_taken_back(self, model: str, versions: Collection[int]) -> None:
-        """Leave out the statistics of versions that were taken back: nobody is served by them or trains from them."""
+        """Record the versions of a model that were taken back: their statistics are complete."""
         if frozenset(versions) != self._taken_back.get(model, frozenset()):
             self._taken_back[model] = frozenset(versions)
             self._touched |= {family for family in self._specs if family.model == model}
@@ -91,6 +93,7 @@ class Watcher:
         period = Period(-1 if version is None else version, stats["hour"])
         if period < self._forgotten.get(cohort, (0, period))[1]:
             return
+        self._labelled_us[cohort] = max(self._labelled_us.get(cohort, 0), stats["occurred_at_us"])
         parts = self._parts[cohort].setdefault(period, {})
         known, _ = parts.get(stats["key"], (-1, {}))
         if stats["version"] > known:
@@ -112,7 +115,7 @@ class Watcher:
     def _forget(self, cohort: Cohort) -> None:
         """Remove the periods that no comparison needs any more."""
         bad = self._taken_back.get(cohort.family.model, frozenset())
-        surplus, first = needed_since(_without(bad, self._periods[cohort]), self._rule)
+        surplus, first = needed_since(self._periods[cohort], self._rule, bad)
         if surplus:
             self._forgotten[cohort] = self._forgotten.get(cohort, (0, first))[0] + surplus, first
             for periods in (self._periods[cohort], self._parts[cohort]):
@@ -129,15 +132,22 @@ class Watcher:
 
     def _wanted(self, cohort: Cohort) -> list[Finding]:
         """Return the findings that justify alarms; none once the cohort has another reward specification."""
-        bad = self._taken_back.get(cohort.family.model, frozenset())
-        periods = _without(bad, self._periods[cohort])
-        if not periods:
+        if self._is_replaced(cohort):
             return []
-        for spec in self._specs[cohort.family] - {cohort.reward_spec}:
-            others = _without(bad, self._periods[Cohort(cohort.family, spec)])
-            if max(others, default=max(periods)) > max(periods) and windows(others, self._rule.window):
-                return []
-        return active_alarms(periods, self._rule, self._forgotten.get(cohort, (0,))[0])
+        bad = self._taken_back.get(cohort.family.model, frozenset())
+        return active_alarms(self._periods[cohort], self._rule, self._forgotten.get(cohort, (0,))[0], bad)
+
+    def _is_replaced(self, cohort: Cohort) -> bool:
+        """Return True if the newest labels are of another specification, which has had a window's groups.
+
+        The time of labels decides, not their version: after a rollback, a new specification judges an older version.
+        """
+        others = (Cohort(cohort.family, spec) for spec in self._specs[cohort.family] - {cohort.reward_spec})
+        return any(
+            self._labelled_us[other] > self._labelled_us[cohort]
+            and groups_in(merge_sums(self._periods[other].values())) >= self._rule.window
+            for other in others
+        )
 
     def _raise(self, cohort: Cohort, finding: Finding) -> Alarm:
         rising, falling, before, after = finding.rising, finding.falling, finding.before, finding.after
@@ -173,10 +183,6 @@ class Watcher:
         origin = "" if earlier is None else earlier["event_id"]
         event_id = derived_id(self._job, alarm["alarm_id"], alarm["state"], origin)
         return {**alarm, "event_id": event_id, "occurred_at_us": now_us}
-
-
-def _without(versions: Collection[int], periods: Mapping[Period, Sums]) -> dict[Period, Sums]:
-    return {period: sums for period, sums in periods.items() if period.version not in versions}
 
 
 def _cohort_of(alarm: Alarm) -> Cohort:

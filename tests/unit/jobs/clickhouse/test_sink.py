@@ -1,5 +1,6 @@
 """The `store` job sets aside the records whose rows ClickHouse refuses, and commits the offsets behind them."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from fold_harness import LocalCodec
 from prometheus_client import REGISTRY
 from sample_records import step
 
-from stepstream.config import Settings
+from stepstream.config import Settings, StoreSettings
 from stepstream.jobs import sink
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.rows import TABLES
@@ -50,23 +51,30 @@ class ListPublisher:
         self.commits.append((outputs, offsets))
 
 
-def test_a_refused_record_is_a_dead_letter_with_its_place_and_the_others_are_stored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def process(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, *steps: Any
+) -> tuple[list[Any], list[Any], RefusingInserter]:
+    """Process steps from offset 7; return the dead letters, the committed offsets and what was inserted."""
     codec, inserter, publisher = LocalCodec(), RefusingInserter(), ListPublisher()
     monkeypatch.setattr(sink, "sealing_codec", lambda *_, **__: codec)
     monkeypatch.setattr(sink, "Inserter", lambda *_: inserter)
     monkeypatch.setattr(sink, "TransactionalPublisher", lambda *_: publisher)
-    processor = sink.SinkProcessor(Settings(), lambda: False)
+    processor = sink.SinkProcessor(settings, lambda: False)
     member = GroupMember("group", 1, "member", None)
     processor.open([0], member)
-    values = [codec.encode(TOPIC, step(f"t{n}", agent=agent)) for n, agent in enumerate(("good", "bad", "good"))]
+    values = [codec.encode(TOPIC, one) for one in steps]
     records = [Record(TOPIC, 0, 7 + n, 1_760_000_000_000, b"t", value) for n, value in enumerate(values)]
-    processor.process(Fetch(member, records, {(TOPIC, 0): (7, 10)}))
+    processor.process(Fetch(member, records, {(TOPIC, 0): (7, 7 + len(steps))}))
+    [(outputs, offsets)] = publisher.commits
+    return [codec.decode(output.topic, output.value) for output in outputs], offsets, inserter
 
-    [(outputs, [offset])] = publisher.commits
+
+def test_a_refused_record_is_a_dead_letter_with_its_place_and_the_others_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = [step(f"t{n}", agent=agent) for n, agent in enumerate(("good", "bad", "good"))]
+    [letter], [offset], inserter = process(monkeypatch, Settings(), *steps)
     assert (offset.topic, offset.partition, offset.offset) == (TOPIC, 0, 10)
-    [letter] = [codec.decode(output.topic, output.value) for output in outputs]
     assert (letter["topic"], letter["partition"], letter["offset"]) == (TOPIC, 0, 8)
     assert (letter["error"], letter["reason"], letter["tenant"]) == ("invalid", REASON, "default")
     assert [table for table, _ in inserter.inserted].count("steps") == 2
@@ -83,3 +91,12 @@ def test_the_age_of_the_rollups_is_exported_and_stays_while_the_store_is_away(mo
         inserter.lag_s = lag_s
         processor.tick()
         assert REGISTRY.get_sample_value("stepstream_store_refresh_lag_seconds") == exported
+
+
+def test_a_record_older_than_its_table_keeps_rows_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(store=StoreSettings(contents_days=30))
+    now_us = int(time.time() * 1_000_000)
+    [letter], _, inserter = process(monkeypatch, settings, step("old"), step("new", at_us=now_us))
+    assert (letter["offset"], letter["error"]) == (7, "expired")
+    assert "step_contents" in letter["reason"]
+    assert sorted(table for table, _ in inserter.inserted) == ["step_contents", "steps", "steps"]

@@ -145,7 +145,8 @@ def test_old_periods_are_forgotten_and_the_decisions_stay() -> None:
 def test_another_specification_starts_a_new_comparison() -> None:
     watcher = Watcher(RULE, JOB)
     [alarm] = raised(watcher, measured(story(*STORY)))
-    beyond = measured(story(GAMED, CURED, spec="good", first=len(STORY)))
+    labels = story(GAMED, CURED, spec="good", first=len(STORY))
+    beyond = measured([{**label, "occurred_at_us": T0_US + 1} for label in labels])
     [cleared] = raised(watcher, beyond)
     assert (cleared["alarm_id"], cleared["state"]) == (alarm["alarm_id"], "cleared")
 
@@ -187,22 +188,53 @@ def test_order_and_revisions_do_not_matter(data: st.DataObject) -> None:
     )
 
 
-def test_an_alarm_is_cleared_once_its_versions_are_taken_back_though_nothing_newer_is_served() -> None:
-    snapshots = measured(story(*STORY))
+def test_a_canary_that_was_taken_back_raises_an_alarm_though_nothing_newer_is_served() -> None:
+    """Its rollback must not hide that the learner's reward is gamed: the next version would harm as well."""
     watcher = Watcher(RULE, JOB)
-    [alarm] = raised(watcher, snapshots)
-    bad = range(STORY.index(GAMED), len(STORY) + 1)
-    watcher.set_taken_back("another", bad)
+    served = [*version_of(0, *HONEST), *version_of(1, *GAMED)]
+    assert raised(watcher, measured(served)) == [], "the newest period is not complete"
+    watcher.set_taken_back("another", [1])
     assert raised(watcher, []) == []
+    watcher.set_taken_back("demo", [1])
+    [alarm] = raised(watcher, [])
+    assert (alarm["state"], alarm["rising"], alarm["falling"]) == ("raised", "excused", "success")
+    assert (alarm["baseline_version"], alarm["since_version"], alarm["until_version"]) == (0, 1, 1)
+
+
+def test_an_alarm_stays_after_a_rollback_until_a_newer_version_or_specification() -> None:
+    watcher, measure = Watcher(RULE, JOB), Measured()
+    labels = story(*STORY)
+    [alarm] = raised(watcher, measure.feed(labels))
+    bad = range(STORY.index(GAMED), len(STORY) + 1)
     watcher.set_taken_back("demo", bad)
-    [cleared] = raised(watcher, [])
+    assert raised(watcher, []) == [], "the reward is as gameable as before"
+    again = Watcher(RULE, JOB)
+    again.add_decision(alarm)
+    again.set_taken_back("demo", bad)
+    assert raised(again, measured(labels)) == []
+    [cleared] = raised(again, measured([*labels, *story(CURED, first=9)]))
     assert (cleared["alarm_id"], cleared["state"]) == (alarm["alarm_id"], "cleared")
-    [again] = raised(watcher, measured(story(GAMED, GAMED, first=9)))
-    assert (again["state"], again["alarm_id"] != alarm["alarm_id"]) == ("raised", True), "gamed by later versions"
+    judged_anew = [{**label, "occurred_at_us": T0_US + 1} for label in version_of(0, *HONEST, spec="good")]
+    few, others = judged_anew[:8], judged_anew[8:]
+    assert raised(watcher, measure.feed(few)) == [], "two groups"
+    [cleared] = raised(watcher, measure.feed(others))
+    assert (cleared["alarm_id"], cleared["state"]) == (alarm["alarm_id"], "cleared")
+
+
+def test_a_version_that_was_taken_back_is_no_base_and_clears_nothing() -> None:
+    """A poisoned version succeeds in nothing and breaks nothing, so any other looks as if it had risen or fallen."""
+    watcher = Watcher(RULE, JOB)
+    watcher.set_taken_back("demo", [1, 4])
+    poison, idle = (0, 0), (0, 36)
+    assert raised(watcher, measured(story(HONEST, idle, HONEST))) == []
+    gamed = measured([*story(HONEST, idle, HONEST, GAMED), *version_of(4, *poison)])
+    [alarm] = raised(watcher, gamed)
+    assert alarm["state"] == "raised"
 
 
 def test_a_restart_takes_the_same_versions_back() -> None:
     snapshots = measured(story(*STORY))
-    watcher = Watcher(RULE, JOB)
+    expected, watcher = Watcher(RULE, JOB), Watcher(RULE, JOB)
+    assert len(raised(expected, snapshots)) == 1
     watcher.set_taken_back("demo", range(STORY.index(GAMED), len(STORY) + 1))
-    assert raised(watcher, snapshots) == []
+    assert raised(watcher, snapshots) == expected.active

@@ -8,7 +8,7 @@ WITH due AS
         SELECT hour, max(version) AS done FROM step_hours
         WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'steps') GROUP BY hour
     ) AS r USING (hour)
-    WHERE marked > done - INTERVAL 60 SECOND
+    WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
     ORDER BY hour DESC
     LIMIT 48
 )

@@ -8,7 +8,7 @@ WITH due AS
         SELECT day, max(version) AS done FROM user_days
         WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
     ) AS r USING (day)
-    WHERE marked > done - INTERVAL 60 SECOND
+    WHERE marked > done - INTERVAL 60 SECOND AND day >= $complete_since
     ORDER BY day DESC
     LIMIT 7
 )

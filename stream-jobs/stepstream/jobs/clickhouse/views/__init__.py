@@ -103,8 +103,11 @@ class View:
                 f"view {self.name} cannot be grouped by {', '.join(unknown)}: choose of {', '.join(possible)}"
             )
         grain = list(dict.fromkeys((*self.keys, *chosen)))
-        texts = _fragments() | {f"view_{name}": view(name).sql(by) for name in _VIEW.findall(self.definition)}
-        definition = Template(self.definition).substitute(texts, by=", ".join(grain)).strip()
+        columns = ", ".join(grain)
+        # A fragment may have others in it; a `$` of a regular expression stays.
+        texts = {name: Template(text).safe_substitute(_fragments(), by=columns) for name, text in _fragments().items()}
+        texts |= {f"view_{name}": view(name).sql(by) for name in _VIEW.findall(self.definition)}
+        definition = Template(self.definition).substitute(texts, by=columns).strip()
         names = ", ".join([*grain, *(column.name for column in self.columns)])
         return f"SELECT {names}\nFROM\n(\n{indent(definition, '    ')}\n)"
 

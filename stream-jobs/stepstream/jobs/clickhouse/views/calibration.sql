@@ -15,7 +15,7 @@ FROM
 ) AS t
 INNER JOIN
 (
-    SELECT tenant AS of_tenant, trajectory_id AS of_trajectory, argMax(value, occurred_at) AS stated
+    SELECT tenant AS of_tenant, trajectory_id AS of_trajectory, argMax(value, (occurred_at, value)) AS stated
     FROM
     (
         $signals

@@ -22,31 +22,14 @@ FROM
         $by,
         count() AS tasks,
         if(sum(uncosted) > 0, NULL, avg(task_usd)) AS usd,
-        if(sum(uncosted) > 0, NULL, quantile(0.95)(task_usd)) AS p95_usd,
-        quantiles(0.5, 0.95, 0.99)(seconds) AS quantiles_s,
+        if(sum(uncosted) > 0, NULL, quantileExactInclusive(0.95)(task_usd)) AS p95_usd,
+        quantilesExactInclusive(0.5, 0.95, 0.99)(seconds) AS quantiles_s,
         if(countIf(n > 0) = 0, NULL, avgIf(c / n, n > 0)) AS accuracy,
         sum(step_errors) AS step_errors,
         sum(all_steps) AS all_steps
     FROM
     (
-        SELECT
-            $by,
-            task_id,
-            toInt64(countIf(t.outcome IS NOT NULL)) AS n,
-            toInt64(countIf(t.outcome)) AS c,
-            toFloat64(avg(t.cost_usd)) AS task_usd,
-            toFloat64(sumIf(t.cost_usd, t.outcome IS NOT NULL)) AS spent,
-            countIf(t.cost_usd IS NULL) AS uncosted,
-            avg(dateDiff('millisecond', t.started_at, t.ended_at) / 1000) AS seconds,
-            avg(dateDiff('millisecond', t.started_at, t.ended_at) <= 3000) AS within_3_s,
-            avg(dateDiff('millisecond', t.started_at, t.ended_at) <= 30000) AS within_30_s,
-            sum(t.errors) AS step_errors,
-            sum(t.steps) AS all_steps
-        FROM
-        (
-            $trajectories
-        ) AS t
-        GROUP BY $by, task_id
+        $attempts_by_task
     )
     GROUP BY $by
 ) AS m
@@ -59,7 +42,7 @@ LEFT JOIN
 ) AS a USING ($by)
 LEFT JOIN
 (
-    SELECT $by, quantiles(0.5, 0.95, 0.99)(first_token_ms) AS quantiles_ms
+    SELECT $by, quantilesExactInclusive(0.5, 0.95, 0.99)(first_token_ms) AS quantiles_ms
     FROM
     (
         SELECT *, version_max AS policy_version, toDate(occurred_at) AS day

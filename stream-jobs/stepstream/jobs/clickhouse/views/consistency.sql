@@ -23,7 +23,8 @@ FROM
         task_id,
         toInt64(count()) AS n,
         toInt64(countIf(t.outcome)) AS c,
-        groupArrayIf(50)(CAST(t.call.tool, 'Array(String)'), assumeNotNull(t.outcome)) AS paths,
+        arrayMap(run -> run.2, groupArraySortedIf(50)(
+            (t.trajectory_id, CAST(t.call.tool, 'Array(String)')), assumeNotNull(t.outcome))) AS paths,
         arrayFlatten(arrayMap(i -> arrayMap(
             j -> (divergence_of(paths[i], paths[j]), edits_of(paths[i], paths[j])),
             range(i + 1, length(paths) + 1)), range(1, length(paths) + 1))) AS pairs,
@@ -38,7 +39,7 @@ FROM
     ) AS t
     LEFT ANTI JOIN
     (
-        SELECT tenant AS of_tenant, trajectory_id AS of_trajectory, any(category) AS kind
+        SELECT tenant AS of_tenant, trajectory_id AS of_trajectory, max(category) AS kind
         FROM
         (
             $signals

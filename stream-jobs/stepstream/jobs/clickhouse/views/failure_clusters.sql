@@ -8,7 +8,7 @@ SELECT
     failures / sum(failures) OVER (PARTITION BY $by) AS share_of_failures,
     uniqExact(t.task_id) AS tasks,
     avg(t.steps) AS steps,
-    argMax(t.trajectory_id, t.opened_at) AS newest_trajectory_id,
+    argMax(t.trajectory_id, (t.opened_at, t.trajectory_id)) AS newest_trajectory_id,
     max(t.opened_at) AS newest_at,
     if(failed_tool = '', 'no tool call failed', '') AS reason
 FROM

@@ -2,7 +2,7 @@ SELECT
     $by,
     multiIf(t.outcome IS NULL, 'none', t.outcome, 'success', 'failure') AS result,
     count() AS attempts,
-    quantiles(0.5, 0.95, 0.99)(dateDiff('millisecond', t.started_at, t.ended_at) / 1000) AS seconds,
+    quantilesExactInclusive(0.5, 0.95, 0.99)(dateDiff('millisecond', t.started_at, t.ended_at) / 1000) AS seconds,
     seconds[1] AS p50_s,
     seconds[2] AS p95_s,
     seconds[3] AS p99_s,

@@ -22,11 +22,11 @@ FROM
             $by,
             task_id,
             group_id,
-            toInt64(countIf(t.outcome IS NOT NULL)) AS attempts,
-            toInt64(countIf(t.outcome)) AS successes
+            toInt64(sum(t.outcomes)) AS attempts,
+            toInt64(sum(t.successes)) AS successes
         FROM
         (
-            $trajectories
+            $attempts
         ) AS t
         GROUP BY $by, task_id, group_id
     )

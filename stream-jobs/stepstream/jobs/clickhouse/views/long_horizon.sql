@@ -34,18 +34,18 @@ FROM
         SELECT
             $by,
             task_id,
-            count() AS attempts,
-            avg(t.outcome) AS rate,
-            avg(t.steps) AS steps,
-            countIf(NOT t.outcome) AS failed,
+            sum(t.outcomes) AS attempts,
+            toNullable(sum(t.successes) / attempts) AS rate,
             sum(t.steps) AS total,
-            max(t.steps) AS most,
-            sumMap([t.steps], [toUInt64(1)], [toUInt64(NOT assumeNotNull(t.outcome))]) AS by_length
+            total / attempts AS steps,
+            attempts - sum(t.successes) AS failed,
+            max(arrayMax(t.lengths)) AS most,
+            (groupArrayArray(t.lengths), groupArrayArray(t.ended), groupArrayArray(t.failed)) AS by_length
         FROM
         (
-            $trajectories
+            $attempts
         ) AS t
-        WHERE t.outcome IS NOT NULL
+        WHERE t.outcomes > 0
         GROUP BY $by, task_id
     )
     GROUP BY $by

@@ -1,6 +1,6 @@
 SELECT
     $by,
-    any(c.kind) AS kind,
+    max(c.kind) AS kind,
     sum(c.n) AS trajectories,
     if(trajectories = 0, NULL, sum(c.total) / trajectories) AS mean,
     if(trajectories < 2, NULL, sqrt(greatest(0., (sum(c.squares) - pow(sum(c.total), 2) / trajectories)

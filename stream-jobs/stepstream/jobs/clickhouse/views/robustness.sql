@@ -20,7 +20,7 @@ FROM
     ) AS t
     LEFT JOIN
     (
-        SELECT tenant AS of_tenant, trajectory_id AS of_trajectory, argMax(category, occurred_at) AS kind
+        SELECT tenant AS of_tenant, trajectory_id AS of_trajectory, argMax(category, (occurred_at, category)) AS kind
         FROM
         (
             $signals

@@ -20,7 +20,7 @@ FROM
 ) AS t
 INNER JOIN
 (
-    SELECT tenant AS of_tenant, trajectory_id AS of_trajectory, category AS skill, argMax(value > 0, occurred_at) AS switched
+    SELECT tenant AS of_tenant, trajectory_id AS of_trajectory, category AS skill, argMax(value > 0, (occurred_at, value)) AS switched
     FROM
     (
         $signals

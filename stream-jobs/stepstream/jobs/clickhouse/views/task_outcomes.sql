@@ -1,10 +1,10 @@
 SELECT
     $by,
-    countIf(t.outcome IS NOT NULL) AS attempts,
-    countIf(t.outcome) AS successes,
-    countIf(t.outcome IS NULL) AS without_outcome
+    sum(t.outcomes) AS attempts,
+    sum(t.successes) AS successes,
+    toUInt64(sum(t.trajectories) - sum(t.outcomes)) AS without_outcome
 FROM
 (
-    $trajectories
+    $attempts
 ) AS t
 GROUP BY $by

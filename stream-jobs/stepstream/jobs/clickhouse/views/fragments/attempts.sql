@@ -1,0 +1,28 @@
+SELECT
+        *,
+        toDate(hour) AS day,
+        replaceRegexpOne(task_id, '[/:#][^/:#]*$', '') AS task_family
+    FROM
+    (
+        SELECT
+            hour, tenant, agent, model, environment, harness_version, policy_version, track, split, task_id, group_id,
+            trajectories, outcomes, successes, steps,
+            length.steps AS lengths, length.outcomes AS ended, length.failures AS failed
+        FROM task_hours FINAL
+        WHERE hour >= toStartOfHour({since:DateTime('UTC')} + INTERVAL 3599 SECOND)
+            AND hour < toStartOfHour({until:DateTime('UTC')}) AND trajectories > 0
+        UNION ALL
+        -- The hours of which the range has a part.
+        SELECT
+            toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, tenant, agent, model, environment, harness_version,
+            version_max AS policy_version, track, split, task_id, group_id,
+            1 AS trajectories, outcome IS NOT NULL AS outcomes, ifNull(outcome, false) AS successes, if(outcomes, steps, 0) AS steps,
+            if(outcomes, [steps], []) AS lengths, if(outcomes, [toUInt64(1)], []) AS ended,
+            if(outcomes, [toUInt64(NOT successes)], []) AS failed
+        FROM
+        (
+            $trajectories
+        )
+        WHERE opened_at < toStartOfHour({since:DateTime('UTC')} + INTERVAL 3599 SECOND)
+            OR opened_at >= toStartOfHour({until:DateTime('UTC')})
+    )
