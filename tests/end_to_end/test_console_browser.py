@@ -13,13 +13,13 @@ import pytest_asyncio
 from browser import Chromium, Page
 from console_process import console, insert_rows
 from console_trajectories import attempt, put
-from console_world import BROKEN, PAGES, World, open_path, shown
+from console_world import BROKEN, PAGES, WAITING, World, open_path, shown
 from sample_records import SECOND_US
 from store_fixtures import store_process
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.topics.catalogue import CURATION, FEEDBACK, STEPS
+from stepstream.topics.catalogue import APPROVALS, CURATION, FEEDBACK, STEPS
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.ids import now_us
@@ -86,6 +86,7 @@ async def test_every_page_opens_by_keyboard_and_link(admin: Page, console_world:
         "r": ("rewards", "length"),
         "u": ("tools", "Tools"),
         "e": ("people", "hostile"),
+        "d": ("decisions", "Policy console of acme"),
         "a": ("audit", "/api/login"),
         "o": ("overview", "1 active alarm"),
     }
@@ -281,6 +282,40 @@ async def test_a_dead_letter_is_sent_again(console_world: World) -> None:
         text = await page.evaluate("document.querySelector('main').innerText")
         assert "/api/dead-letters/redrive" in text
         assert "omar" in text
+
+
+async def test_a_decision_is_answered_and_its_policy_frozen_by_role(console_world: World) -> None:
+    path, policy = f"decisions?id={WAITING}", 'section[aria-label="Policy console of acme"]'
+    async with console_world.person("vic", path) as viewer:
+        text = await viewer.evaluate("document.querySelector('main').innerText")
+        for part in ("0.4000 to 0.6000", "learning runs", "2 of operator must approve", "It applies to tenant acme"):
+            assert part in text
+        assert await viewer.evaluate("document.querySelectorAll('.approve, .reject, .undo, .freeze').length") == 0
+        assert await viewer.evaluate("window.hacked") is None
+    async with console_world.person("omar", path) as operator:
+        await operator.evaluate("document.querySelector('#decision-comment').value = 'read the report'")
+        await click(operator, "button.approve", "Approve")
+        await operator.wait_until("document.querySelector('#toasts').innerText.includes('You approved the decision')")
+        await operator.wait_until("document.querySelector('main').innerText.includes('1 of 2 approved')")
+        await click(operator, "button.approve", "Approve")
+        await operator.wait_until("document.querySelector('#toasts').innerText.includes('another person must approve')")
+        await click(operator, f"{policy} button.freeze", "Freeze")
+        await operator.wait_until(f"document.querySelector('{policy}').innerText.includes('nothing is started')")
+        await click(operator, f"{policy} button.freeze", "Unfreeze")
+        await operator.wait_until(f"!document.querySelector('{policy}').innerText.includes('nothing is started')")
+        operator.faults.clear()  # the browser notes the refused answer
+    async with console_world.person("alma", path) as admin:
+        await click(admin, "button.approve", "Approve")
+        await admin.wait_until("document.querySelector('.card h2').textContent.endsWith(': approved')")
+        await click(admin, "button.undo", "Undo")
+        await admin.wait_until("document.querySelector('#toasts').innerText.includes('is not the canary any more')")
+        admin.faults.clear()
+    answers = [one.record for one in on_log(console_world.settings, APPROVALS) if one.record["decision_id"] == WAITING]
+    assert [(one["author"], one["comment"], bool(one["refused"])) for one in answers] == [
+        ("omar", "read the report", False),
+        ("omar", "read the report", True),
+        ("alma", "", False),
+    ]
 
 
 async def test_the_console_reports_an_unreachable_store_and_recovers(chromium: Chromium, tmp_path: Path) -> None:

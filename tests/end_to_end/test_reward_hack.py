@@ -192,9 +192,15 @@ def test_a_reward_hack_raises_an_alarm_and_the_guard_prevents_it(run: Run) -> No
     with run.agents("guarded"):
         # More than three windows, so that an alarm could be raised.
         chart = run.wait(
-            lambda chart: len(chart["broken"]) > 6 and chart["broken"][-1] < 0.1 and chart["success"][-1] > 0.6,
+            lambda chart: (
+                len(chart["broken"]) > 6
+                and chart["broken"][-1] < 0.1
+                and chart["success"][-1] > 0.6
+                and {alarm["agent"] for alarm in run.alarms()} == {"excused"}
+            ),
             "guarded",
         )
     assert max(chart["broken"][:3]) > 0.1  # a fifth at first; one point has as few as 32 trajectories
     assert chart["cap:malformed"][0] < 0.0
-    assert {alarm["agent"] for alarm in run.alarms("--all")} == {"excused"}
+    # An update that overshoots may break a tenth of the calls for a version or two: an alarm, which is cleared above.
+    assert max(chart["excuse"]) < 0.5

@@ -4,6 +4,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +19,12 @@ from waiting import TIMEOUT_S, wait_until
 from stepstream.cli.console import console as command
 from stepstream.config import Settings, environment_of
 from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.topics.catalogue import CONSOLE_ACTIONS
+from stepstream.topics.catalogue import APPROVALS, CONSOLE_ACTIONS, DECISIONS
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import Decision, new_decision, new_decision_evidence
+from stepstream.topics.ids import new_event_id, now_us
+from stepstream.topics.producer import EventProducer
 
 PASSWORD = "correct horse battery"
 
@@ -82,8 +86,12 @@ def users(settings: Settings, *words: str) -> Any:
 
 
 def actions(settings: Settings) -> list[Any]:
+    return on_log(settings, CONSOLE_ACTIONS)
+
+
+def on_log(settings: Settings, topic: str) -> list[Any]:
     with closing(Codec(settings)) as codec, EventConsumer(settings.kafka, codec) as events:
-        events.follow([CONSOLE_ACTIONS])
+        events.follow([topic])
         found: list[Any] = []
         while not events.is_caught_up():
             found += [event.record for event in events.poll(100, 0.2) if event.record is not None]
@@ -121,3 +129,102 @@ def test_people_log_in_with_roles_and_leave(own_settings: Settings, tmp_path: Pa
     logins = [(row["user"], row["state"]) for row in actions(own_settings) if row["action"] == "/api/login"]
     assert ("ada", "done") in logins
     assert ("vera", "done") in logins
+
+
+def knows(browser: Browser, name: str) -> bool:
+    return browser.log_in(name) == 200
+
+
+def planted_decision(settings: Settings, **fields: Any) -> Decision:
+    """Write a decision of the tenant `shop` that two people must approve within an hour."""
+    values: dict[str, Any] = {
+        "agent": "till",
+        "model": "m",
+        "action": "canary",
+        "lever": "weights",
+        "target": "2",
+        "evidence": [new_decision_evidence(name="success", value=0.5, low=0.4, high=0.6, n=100)],
+        "approvals": 2,
+        "roles": ["operator"],
+        "watched_until_us": now_us() + 3_600_000_000,
+        **fields,
+    }
+    decision = new_decision(event_id=new_event_id(), occurred_at_us=now_us(), tenant="shop", **values)
+    with closing(Codec(settings)) as codec:
+        producer = EventProducer(settings.kafka, codec, "test", linger_ms=0)
+        producer.send(DECISIONS, "shop", decision)
+        producer.flush(TIMEOUT_S)
+    return decision
+
+
+def test_people_answer_undo_and_freeze_by_role(own_settings: Settings, tmp_path: Path) -> None:
+    roles = {"olga": "operator", "adam": "admin", "viola": "viewer", "otto": "operator"}
+    for name, role in roles.items():
+        users(own_settings, "add", name, "--role", role, "--tenant", "other" if name == "otto" else "shop")
+    replaced = planted_decision(own_settings)["event_id"]
+    waiting = planted_decision(own_settings)["event_id"]
+    late = planted_decision(own_settings, agent="late", watched_until_us=now_us() - 1)["event_id"]
+    with console(own_settings, tmp_path) as url:
+        people = {name: Browser(url) for name in roles}
+        for name, browser in people.items():
+            wait_until(partial(knows, browser, name), "the console knows the user")
+        olga, adam, viola, otto = people.values()
+
+        def answer(person: Browser, decision_id: str, verdict: str = "approved") -> tuple[int, str]:
+            body = {"id": decision_id, "verdict": verdict, "comment": "sound"}
+            status, reply = person.call("/api/decisions/answer", body)
+            return status, reply.get("error", "")
+
+        status, page = viola.call(f"/api/decisions?id={waiting}")
+        assert (status, page["decision"]["state"], page["decision"]["may_answer"]) == (200, "awaiting", False)
+        assert page["decision"]["evidence"][0]["low"] == 0.4
+        assert [one["window"] for one in page["decision"]["effect"]] == ["before", "since"]
+        # Each answer that does not count is refused with its reason.
+        for person, decision_id, fault in (
+            (viola, waiting, "it needs one of the roles operator; yours is viewer"),
+            (olga, replaced, f"it is no longer current: decision {waiting} replaced it"),
+            (olga, late, "it could be answered until"),
+            (otto, waiting, f"there is no decision {waiting}"),
+        ):
+            status, error = answer(person, decision_id)
+            assert (status, fault in error) == (400, True), error
+        assert answer(olga, waiting, "maybe")[0] == 400
+        assert olga.call("/api/decisions/answer", {"id": waiting}, **{"X-CSRF-Token": ""})[0] == 403
+        assert answer(olga, waiting) == (200, "")
+        status, error = answer(olga, waiting)
+        assert (status, "another person must approve" in error) == (400, True)
+        assert answer(adam, waiting) == (200, "")
+        assert "olga, adam approved it already" in answer(adam, waiting, "rejected")[1]
+        # An undo is refused, too, if nothing can be taken back.
+        assert viola.call("/api/decisions/undo", {"id": waiting})[0] == 403
+        status, reply = olga.call("/api/decisions/undo", {"id": waiting})
+        assert (status, "is not the canary any more" in reply["error"]) == (400, True)
+        assert otto.call("/api/decisions/undo", {"id": waiting})[0] == 400
+        # The kill switch holds for the person's tenant only.
+        assert viola.call("/api/decisions/freeze", {"frozen": True})[0] == 403
+        assert otto.call("/api/decisions/freeze", {"frozen": True, "tenant": "shop"})[0] == 400
+        assert olga.call("/api/decisions/freeze", {"frozen": "yes"})[0] == 400
+        assert olga.call("/api/decisions/freeze", {"frozen": True})[1]["changed"] == ["default"]
+        page = viola.call(f"/api/decisions?id={waiting}")[1]
+        assert (page["decision"]["state"], page["policies"][0]["frozen"]) == ("approved", True)
+        assert "It applies to tenant shop" in page["policies"][0]["sentences"][0]
+        assert olga.call("/api/decisions/freeze", {"frozen": False})[1]["changed"] == ["default"]
+        # The other tenant sees neither decisions nor policies.
+        page = otto.call("/api/decisions")[1]
+        assert (page["decisions"], page["policies"]) == ([], [])
+        assert otto.call(f"/api/decisions?id={waiting}")[0] == otto.call("/api/decisions?state=x")[0] == 400
+    answers = [one for one in on_log(own_settings, APPROVALS) if one["decision_id"] in {waiting, replaced, late}]
+    assert [(one["author"], one["role"], bool(one["refused"])) for one in sorted(answers, key=by_time)] == [
+        ("viola", "viewer", True),
+        *[("olga", "operator", True)] * 3,
+        ("olga", "operator", False),
+        ("olga", "operator", True),
+        ("adam", "admin", False),
+        ("adam", "admin", True),
+    ]
+    done = {(row["user"], row["action"], row["state"]) for row in actions(own_settings)}
+    assert {("otto", "/api/decisions/answer", "failed"), ("olga", "/api/decisions/freeze", "done")} <= done
+
+
+def by_time(record: Any) -> tuple[int, str]:
+    return record["occurred_at_us"], record["event_id"]

@@ -1,142 +1,25 @@
-"""Test the controller as real processes over a real log and store: what it decides, kills, and two at once."""
+"""Test the controller as real processes over a real log and store: what it decides, two at once, a proposal."""
 
-import itertools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
-from sample_records import checkpoint, trajectory
+from command_line import stepstream
+from control_world import POLICY, World, put_out
+from recorded_attempts import copies_similar_example
+from scripted_chat import ScriptedChat
 from service_process import ServiceProcess
 from stack_fixtures import with_settings
 from waiting import TIMEOUT_S, wait_until
+from webhook_receiver import SECRET, Receiver
 
 from stepstream.config import Settings
-from stepstream.embedded.ports import free_block
-from stepstream.embedded.ready import HttpReady
 from stepstream.embedded.stack import Stack
-from stepstream.services.control.history import DecisionLog
-from stepstream.topics.catalogue import (
-    APPROVALS,
-    CHECKPOINTS,
-    CONTROL_POLICIES,
-    DECISION_ACTS,
-    DECISIONS,
-    LABELED_TRAJECTORIES,
-    ROLLOUTS,
-)
+from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
-from stepstream.topics.events import Decision, Rollout, Track, new_control_policy
-from stepstream.topics.ids import new_event_id, now_us
-from stepstream.topics.producer import EventProducer
-
-MODULE = "stepstream.services.control"
-POLICY = """
-min_trajectories = 20
-change_limit = 5.0
-[canary]
-shares = [0.5]
-alpha = 0.05
-[levers.prompt]
-blast_radius = 0.5
-[levers.skills]
-blast_radius = 0.5
-[levers.memory]
-blast_radius = 0.5
-[levers.weights]
-blast_radius = 0.5
-cooldown_s = 0
-watch_s = 0.001
-[rules]
-gradient = false
-coverage = false
-"""
-_SECOND_US = 1_000_000
-
-
-class World:
-    """A log to which a test writes what a fleet would, and from which it reads what the controller did."""
-
-    def __init__(self, settings: Settings, codec: Codec, folder: Path) -> None:
-        self.settings = with_settings(settings, control={"interval_s": 0.2})
-        self._codec, self._folder = codec, folder
-        self._producer = EventProducer(settings.kafka, codec, "test", linger_ms=0)
-        self._numbers = itertools.count()
-
-    def write(self, topic: str, key: str, record: Any) -> None:
-        self._producer.send(topic, key, record)
-        self._producer.flush(TIMEOUT_S)
-
-    def apply_policy(self, model: str, text: str = POLICY) -> None:
-        document = f'tenant = "default"\nmodels = ["{model}"]\n{text}'
-        record = new_control_policy(
-            event_id=new_event_id(),
-            occurred_at_us=now_us(),
-            tenant="default",
-            name=model,
-            version=1,
-            document=document,
-            hash="",
-        )
-        self.write(CONTROL_POLICIES, model, record)
-
-    def publish(self, model: str, version: int, parent: int | None = None) -> None:
-        record = checkpoint(version, now_us(), event_id=new_event_id(), model=model, parent_version=parent)
-        self.write(CHECKPOINTS, f"{model}@{version}", record)
-
-    def serve(self, model: str, successes: int, failures: int, track: Track = "stable") -> None:
-        """Write closed trajectories that begin now."""
-        for i in range(successes + failures):
-            name = f"{model}-{next(self._numbers)}"
-            at = now_us()
-            label = trajectory(
-                name,
-                event_id=new_event_id(),
-                occurred_at_us=at,
-                opened_at_us=at,
-                started_at_us=at,
-                ended_at_us=at,
-                model=model,
-                agent="a",
-                track=track,
-                task_id="easy/1",
-                success=i < successes,
-            )
-            self._producer.send(LABELED_TRAJECTORIES, name, label)
-        self._producer.flush(TIMEOUT_S)
-
-    def decisions(self, model: str) -> list[Decision]:
-        """Return the decisions about a model other than `hold`, in order, done or not."""
-        return [one for one in self.read().in_order() if one["model"] == model]
-
-    def actions(self, model: str) -> list[tuple[str, str, str]]:
-        """Return action, target and state of the decisions."""
-        log = self.read()
-        return [(one["action"], one["target"], log.state_of(one)) for one in log.in_order() if one["model"] == model]
-
-    def read(self) -> DecisionLog:
-        log = DecisionLog()
-        for topic, record in self.records(DECISIONS, DECISION_ACTS, APPROVALS):
-            log.add(topic, record)
-        return log
-
-    def rollouts(self, model: str) -> list[Rollout]:
-        return [record for _, record in self.records(ROLLOUTS) if record["model"] == model]
-
-    def records(self, *topics: str) -> Iterator[tuple[str, Any]]:
-        with EventConsumer(self.settings.kafka, self._codec) as consumer:
-            consumer.follow(topics)
-            while not consumer.is_caught_up():
-                for event in consumer.poll(1000, 0.05):
-                    yield event.topic, event.record
-
-    def controller(self, name: str = "control", under: tuple[str, ...] = ()) -> ServiceProcess:
-        port = free_block(1)
-        settings = with_settings(self.settings, metrics={"port": port})
-        ready = HttpReady(f"http://127.0.0.1:{port}/ready")
-        return ServiceProcess(MODULE, settings, ready, self._folder / f"{name}.log", under=under)
 
 
 @pytest.fixture(scope="module")
@@ -157,13 +40,10 @@ def world(stack: Stack, tmp_path: Path) -> Iterator[World]:
         yield World(stack.settings, codec, tmp_path)
 
 
-def put_out(world: World, model: str) -> None:
-    """Bring version 2 of a model on the canary: version 1 serves before, and a controller runs."""
-    world.publish(model, 1)
-    world.serve(model, 24, 6)
-    wait_until(lambda: [one["stable_version"] for one in world.rollouts(model)] == [1], "version 1 is fixed")
-    world.publish(model, 2, 1)
-    wait_until(lambda: world.actions(model) == [("canary", "2", "done")], lambda: f"{world.actions(model)}")
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with closing(Receiver()) as receiver:
+        yield receiver
 
 
 def test_a_better_version_is_promoted_and_taken_back_when_it_turns_bad(world: World) -> None:
@@ -187,19 +67,116 @@ def test_a_better_version_is_promoted_and_taken_back_when_it_turns_bad(world: Wo
 
 def test_of_two_controllers_one_acts_and_the_other_goes_on_when_it_is_killed(world: World) -> None:
     world.apply_policy("two")
-    first = world.controller("first")
-    with first, world.controller("second") as second:
+    with world.controller("first") as first, world.controller("second") as second:
         put_out(world, "two")
-        assert "this controller acts" not in second.log_text
-        first.kill()
+        # The group elects either: its members are sorted by random ids.
+        wait_until(lambda: sorted(map(acts, (first, second))) == [False, True])
+        leader, other = (first, second) if acts(first) else (second, first)
+        leader.kill()
         for _ in range(30):
             world.serve("two", 1, 0, "canary")
             world.serve("two", 0, 1)
         expected = [("canary", "2", "done"), ("promote", "2", "done")]
         wait_until(lambda: world.actions("two") == expected, lambda: f"{world.actions('two')}")
-        assert "this controller acts" in second.log_text
+        assert acts(other)
     decided = [one["event_id"] for topic, one in world.records(DECISIONS) if one["model"] == "two"]
     done = [one["event_id"] for topic, one in world.records(DECISION_ACTS) if one["model"] == "two"]
     assert len(decided) == len(set(decided))
     assert len(done) == len(set(done)) == 2, "each once"
     assert [one["action"] for one in world.rollouts("two")] == ["promote", "canary", "promote"]
+
+
+def test_people_are_notified_and_what_they_approve_is_done_once(
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    hook = {"webhook_url": receiver.url, "webhook_secret": SECRET, "webhook_timeout_s": 5.0}
+    world.settings = with_settings(world.settings, control=hook)
+    world.apply_policy("asked", POLICY.replace("watch_s = 0.001", "watch_s = 3600\napprovals = 1"))
+    receiver.statuses = [500]  # it is sent again
+    with world.controller():
+        world.publish("asked", 1)
+        world.serve("asked", 24, 6)
+        wait_until(lambda: [one["stable_version"] for one in world.rollouts("asked")] == [1], "version 1 is fixed")
+        world.publish("asked", 2, 1)
+        wait_until(lambda: world.actions("asked") == [("canary", "2", "awaiting")], lambda: f"{world.actions('asked')}")
+        wait_until(lambda: len(messages(receiver)) == 2)
+    # A controller that starts to act sends it again, with the id that the receiver knows.
+    with world.controller("second"):
+        wait_until(lambda: len(messages(receiver)) == 3)
+        [decision] = world.decisions("asked")
+        assert stepstream(world.settings, "decisions", "approve", decision["event_id"]).status == 0
+        wait_until(lambda: world.actions("asked") == [("canary", "2", "done")], lambda: f"{world.actions('asked')}")
+        wait_until(lambda: len(messages(receiver)) == 4)
+        again = stepstream(world.settings, "decisions", "approve", decision["event_id"])
+        assert (again.status, "it is done already" in again.stderr) == (1, True)
+    assert world.rollouts("asked")[-1]["canary_version"] == 2
+    first, *same, last = messages(receiver)
+    assert [one[0] for one in same] == [first[0], first[0]] != [last[0]] * 2
+    assert [one[1] for one in (first, last)] == ["decision.awaiting", "decision.done"]
+
+
+def test_people_search_a_harness_version_by_hand(world: World) -> None:
+    world.serve_codes("by-hand", "asker", 120)
+    propose = ("harness", "propose", "--agent", "asker", "--json")
+    with ScriptedChat(lambda _request: "no idea") as gateway:
+        settings = with_settings(world.settings, optimise={"gateway_url": gateway.url})
+        wait_until(lambda: json.loads(stepstream(settings, *propose).stdout)["trajectories"] == 120)
+        nothing = stepstream(settings, *propose)
+        assert (nothing.status, json.loads(nothing.stdout)["reason"]) == (1, "examples: no gain is confirmed")
+        gateway.rule = copies_similar_example
+        found = stepstream(settings, *propose)
+    assert found.status == 0, found.stderr
+    [proposed] = world.harnesses("asker")
+    assert (proposed["version"], proposed["state"]) == (json.loads(found.stdout)["version"], "proposed")
+    gateway_is_gone = stepstream(with_settings(settings, optimise={"timeout_s": 0.1}), *propose)
+    assert (gateway_is_gone.status, f"{gateway.url}/v1 does not answer" in gateway_is_gone.stderr) == (1, True)
+
+
+def test_a_policy_for_an_unknown_agent_is_refused_with_its_line(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('tenant = "default"\nagents = ["nobody"]\n')
+    words = ("policy", "control", "apply", str(file), "--name", "nobody")
+    refused = stepstream(world.settings, *words)
+    assert (refused.status, "line 2: agents: 'nobody' matches none of tenant default" in refused.stderr) == (1, True)
+    assert stepstream(world.settings, *words, "--unseen").status == 0
+
+
+def acts(controller: ServiceProcess) -> bool:
+    """Return True if a controller is the one that acts."""
+    page = httpx.get(f"http://127.0.0.1:{controller.settings.metrics.port}/metrics", timeout=TIMEOUT_S).text
+    return "stepstream_control_leader 1.0" in page
+
+
+def messages(receiver: Receiver) -> list[tuple[str, str]]:
+    """Return id and type of each received message."""
+    return [(headers["webhook-id"], json.loads(body)["type"]) for headers, body in list(receiver.requests)]
+
+
+def test_a_fleet_that_fails_by_format_gets_a_proposal_from_its_own_successes(world: World) -> None:
+    """The model answers rightly only if the nearest past success is in its prompt."""
+    world.apply_policy("codes")
+    world.serve_codes("codes", "coder", 120)
+    with ScriptedChat(copies_similar_example) as gateway:
+        world.settings = with_settings(world.settings, optimise={"gateway_url": gateway.url})
+        with world.controller():
+            wait_until(
+                lambda: [one[0] for one in world.actions("codes")] == ["propose", "canary"],
+                lambda: f"{world.actions('codes')}",
+            )
+    propose, canary = world.decisions("codes")
+    assert (propose["rule"], canary["rule"]) == ("format_failures", "headroom")
+    assert [one["state"] for one in world.read().acts_of(propose["event_id"])] == ["started", "done"]
+    proposed, tried = world.harnesses("coder")
+    assert (proposed["state"], tried["state"], tried["share"]) == ("proposed", "canary", 0.5)
+    assert proposed["version"] == tried["version"] == canary["target"]
+    assert (proposed["proposer"], proposed["author"], proposed["parents"]) == ("optimise/examples", "control plane", [])
+    assert propose["event_id"] in proposed["reason"]
+    gain = proposed["headroom"]
+    assert gain is not None
+    assert gain["low"] is not None
+    assert gain["low"] > 0.5
+    assert proposed["examples"]
+    assert all(one["messages"][1]["content"].startswith("code-") for one in proposed["examples"])
+    assert {headers["x-stepstream-agent"] for headers in gateway.headers} == {"shadow:coder"}
+    assert {headers["x-stepstream-consent"] for headers in gateway.headers} == {"none"}

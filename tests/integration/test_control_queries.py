@@ -11,7 +11,8 @@ from view_rows import AT, TENANT, attempt, plant
 from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls
 from stepstream.config import Settings
-from stepstream.services.control.decide.records import Groups
+from stepstream.services.control.approved import ApprovedVersion
+from stepstream.services.control.decide.records import Canary, Groups
 from stepstream.services.control.queries import StoreQueries
 from stepstream.services.control.scope import Scope
 from stepstream.services.control.statistics import Position, Statistics, ToolRow
@@ -78,7 +79,7 @@ def test_outcomes_are_in_order_of_assignment_with_cluster_family_and_failure(
     assert found.outcomes[1].cluster == "g:g1"
     assert found.served_families == {"easy", "hard"}
     assert found.trained_families == {"easy"}
-    assert found.trained == {"easy": Attempts(1, 1)}
+    assert queries.trained(SCOPE, us(20)) == {"easy": Attempts(1, 1)}
     assert queries.scopes(us(-60)) == [SCOPE, Scope(TENANT, "other", "m")]
 
     promoted = ask(queries, since=3, promoted=3)
@@ -117,3 +118,21 @@ def test_a_table_without_an_answer_is_missing(queries: StoreQueries, view_client
         assert ask(queries).missing == ("training_decisions",)
     finally:
         view_client.command("RENAME TABLE away TO training_decisions")
+
+
+def test_drift_is_measured_against_the_version_that_a_person_promoted(
+    queries: StoreQueries, view_client: Client
+) -> None:
+    assert queries.promoted_by_hand("m") == []
+    for number, (version, author, action) in enumerate(
+        ((1, "ada", "promote"), (2, "control plane", "promote"), (3, "ada", "rollback"))
+    ):
+        row = {"event_id": f"r{number}", "occurred_at": AT + timedelta(minutes=number), "model": "m"}
+        plant(view_client, "rollouts", [row | {"stable_version": version, "author": author, "action": action}])
+    assert queries.promoted_by_hand("m") == [ApprovedVersion(us(0), "1")]
+    rows = [served(f"t/{n}", n < 2, n, version_min=1, version_max=1) for n in range(3)]
+    rows += [served("t/3", True, 3), served("t/4", True, -1, version_min=1, version_max=1)]
+    plant(view_client, "trajectories", rows)
+    weights, prompt = Canary("weights", "4", "3", us(5), 0.1), Canary("prompt", "h2", "h1", us(5), 0.1)
+    assert queries.attempts_of(SCOPE, weights, ApprovedVersion(us(0), "1")) == Attempts(3, 2)
+    assert queries.attempts_of(SCOPE, prompt, ApprovedVersion(us(0), "h")) == Attempts(4, 3)

@@ -110,6 +110,15 @@ def test_two_people_approve_and_every_other_answer_is_refused_in_the_log(fleet: 
     assert "anna (operator) approved it: looks sound" in text
 
 
+def test_one_person_rejects(fleet: Fleet) -> None:
+    decision = fleet.decide()
+    fleet.run("decisions", "approve", decision, person="anna")
+    answer = fleet.run("decisions", "reject", decision, "--comment", "not today", person="bert")
+    assert (answer["verdict"], answer["author"], answer["refused"]) == ("rejected", "bert", "")
+    assert fleet.run("decisions", "show", decision)["state"] == "rejected"
+    assert "bert rejected it already" in fleet.run("decisions", "approve", decision, code=1, person="bert")
+
+
 def test_a_promotion_is_undone_once(fleet: Fleet) -> None:
     for version in (1, 2):
         checkpoint = new_checkpoint(

@@ -20,11 +20,7 @@ from stepstream.config import Settings
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.learner.model.checkpoint import folder_of
 from stepstream.learner.publish import publish_root
-from stepstream.topics.catalogue import ROLLOUTS, TRAINING_CONTROL
-from stepstream.topics.events import new_training_control, new_update_input
-from stepstream.topics.ids import new_event_id, now_us
-from stepstream.versions import rollout_actions
-from stepstream.versions.rollouts import ModelVersions
+from stepstream.topics.events import new_update_input
 
 
 @pytest.fixture
@@ -338,43 +334,3 @@ def test_old_versions_are_removed_by_command_and_the_rest_rebuilds(lab: LearnerL
     wait_until(lambda: lab.series()['stepstream_learner_versions_removed_total{part="training"}'] == 1)
     assert lab.learner.stop() == 0
     assert lab.cli(rebuild, f"{lab.model}@4").exit_code == 0
-
-
-def test_a_learner_pauses_in_place_and_goes_on_from_the_stable_version_after_a_rollback(lab: LearnerLab) -> None:
-    def pause(paused: bool) -> None:
-        identity: dict[str, Any] = {"event_id": new_event_id(), "occurred_at_us": now_us()}
-        lab.send(TRAINING_CONTROL, lab.model, new_training_control(**identity, model=lab.model, paused=paused))
-
-    versions = ModelVersions()
-
-    def roll_out(decision: rollout_actions.Decision) -> None:
-        event = decision.event(lab.model, event_id=new_event_id(), occurred_at_us=now_us(), reason="", author="")
-        versions.apply_rollout(event)
-        lab.send(ROLLOUTS, lab.model, event)
-
-    publish_root(lab.settings, lab.base, lab.model)
-    lab.learner.start()
-    pause(True)
-    wait_until(lambda: lab.series()["stepstream_learner_paused"] == 1)
-    lab.produce(*(f"g{n}" for n in range(PER_VERSION)))
-    lab.produce(*(f"h{n}" for n in range(PER_VERSION)))
-    assert lab.newest() == 0
-    pause(False)
-    lab.wait_for(2)
-    assert len(set(lab.trained(2))) == 2 * PER_VERSION * SIZE, "nothing was lost"
-
-    for version, one in lab.versions().by_model[lab.model].items():
-        versions.apply_checkpoint(version, one)
-    roll_out(rollout_actions.promote(lab.model, versions, 1))
-    roll_out(rollout_actions.start_canary(lab.model, versions, 2, 0.1))
-    roll_out(rollout_actions.rollback(lab.model, versions))
-    wait_until(lambda: f"training {lab.model}@1" in lab.learner.log_text)
-    lab.produce(*(f"bad{n}" for n in range(PER_VERSION)), versions=(2, 2))
-    lab.produce(*(f"i{n}" for n in range(PER_VERSION)), versions=(1, 1))
-    lab.wait_for(3)
-    newest = lab.versions().get(lab.model, 3)
-    assert newest["parent_version"] == 1
-    decisions = [one for one in lab.own_records("training-decisions") if one["trajectory_id"].startswith("bad")]
-    assert {(one["outcome"], one["reason"]) for one in decisions} == {("dropped", "other_lineage")}
-    assert newest["metrics"]["staleness_max"] <= 1, "versions that were taken back do not count"
-    assert lab.cli(rebuild, f"{lab.model}@3").exit_code == 0

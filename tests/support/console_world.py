@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from browser import Chromium, Page
 from console_process import console, insert_rows
-from console_trajectories import plant, put
+from console_trajectories import HOSTILE, plant, put
 from oidc_provider import CLIENT, OidcProvider, oidc_provider
 from sample_records import dead_letter
 from stack_fixtures import with_settings
@@ -23,10 +23,17 @@ from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.services.console.access.passwords import digest_of
-from stepstream.topics.catalogue import CONSOLE_USERS, DEAD_LETTERS, STEPS
+from stepstream.services.control.policy_versions import applied, record_key
+from stepstream.topics.catalogue import CONSOLE_USERS, CONTROL_POLICIES, DEAD_LETTERS, DECISIONS, STEPS
 from stepstream.topics.client import producer
 from stepstream.topics.codec import Codec
-from stepstream.topics.events import new_console_user
+from stepstream.topics.events import (
+    Decision,
+    new_console_user,
+    new_decision,
+    new_decision_alternative,
+    new_decision_evidence,
+)
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 
@@ -35,6 +42,8 @@ USERS = {"alma": ("admin", ""), "omar": ("operator", ""), "vic": ("viewer", "acm
 """Role and tenant of each user."""
 LETTER = "letter-of-the-console"
 BROKEN = b"bytes that are not Avro"
+WAITING = "decision-of-the-console"
+"""Decision of tenant `acme` that two people must approve."""
 
 PAGES = (
     "overview",
@@ -45,6 +54,7 @@ PAGES = (
     "rewards",
     "tools?tool=get",
     "people",
+    f"decisions?id={WAITING}",
     "curves",
     "fleet",
     "pipeline",
@@ -181,4 +191,34 @@ def _write_log(settings: Settings) -> None:
                 password_digest=digest,
             )
             events.send(CONSOLE_USERS, name, record)
+        events.send(DECISIONS, "acme", _decision())
+        policy = applied(
+            None, name="console", document='tenant = "acme"', author="alma", event_id=new_event_id(), now_us=now_us()
+        )
+        events.send(CONTROL_POLICIES, record_key("acme", "console"), policy)
         events.flush(60)
+
+
+def _decision() -> Decision:
+    """Return `WAITING`, with evidence, a proposal that lost, and text of an agent that is hostile."""
+    return new_decision(
+        event_id=WAITING,
+        occurred_at_us=now_us(),
+        tenant="acme",
+        agent="console",
+        model="demo",
+        action="canary",
+        lever="weights",
+        target="2",
+        share=0.05,
+        rule="new_version",
+        reason=f"version 2 was never tried {HOSTILE}",
+        evidence=[new_decision_evidence(name="success", value=0.5, low=0.4, high=0.6, n=100)],
+        lost=[new_decision_alternative(rule="gradient", lever="weights", action="train", reason="learning runs")],
+        policy_hash="0123456789abcdef",
+        cost=10.0,
+        blast_radius=0.3,
+        approvals=2,
+        roles=["operator"],
+        watched_until_us=now_us() + 3_600_000_000,
+    )

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from labelled_records import tiny_model
+from log_reading import read_to_end
 from waiting import TIMEOUT_S
 
 from stepstream.config import Settings
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, WorkerStatus, new_checkpoint, new_checkpoint_file
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
@@ -63,11 +63,7 @@ class VersionPublisher:
 
     def statuses(self, worker_id: str) -> list[WorkerStatus]:
         """Return all statuses of a worker so far."""
-        with EventConsumer(self._settings.kafka, self._codec) as consumer:
-            consumer.follow(["worker-status"])
-            events = []
-            while not consumer.is_caught_up():
-                events += consumer.poll(1000, 0.2)
+        events = read_to_end(self._settings, self._codec, "worker-status")
         return [event.record for event in events if event.key == worker_id]
 
 

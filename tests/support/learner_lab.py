@@ -8,6 +8,7 @@ from typing import Any
 
 from click.testing import CliRunner
 from labelled_records import group_of, labelled, tiny_model
+from log_reading import read_to_end
 from sample_records import checkpoint
 from service_process import ServiceProcess
 from stack_fixtures import with_settings
@@ -18,7 +19,6 @@ from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
 from stepstream.learner.lineage import Versions, read_versions
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.producer import EventProducer
 
 SIZE, GROUPS, UPDATES = 3, 2, 2
@@ -125,12 +125,8 @@ class LearnerLab:
         ]
 
     def records(self, topic: str) -> dict[tuple[int, int], Any]:
-        records: dict[tuple[int, int], Any] = {}
-        with EventConsumer(self.settings.kafka, self._codec) as consumer:
-            consumer.follow([topic])
-            while not consumer.is_caught_up():
-                records |= {(event.partition, event.offset): event.record for event in consumer.poll(500, 0.2)}
-        return records
+        events = read_to_end(self.settings, self._codec, topic)
+        return {(event.partition, event.offset): event.record for event in events}
 
     def own_records(self, topic: str) -> list[Any]:
         """Return the records about this model, each event once."""

@@ -24,6 +24,8 @@ class Exporter:
         self.count("stepstream_gateway_calls_total", result="ok")
         for result in ("delivered", "lost", "refused", "unspooled"):
             self.count("stepstream_gateway_events_total", 0, result=result)
+        for result in ("delivered", "refused", "given_up", "dropped"):
+            self.count("stepstream_control_webhook_messages_total", 0, result=result)
 
     def set(self, name: str, value: float, **labels: str) -> None:
         self._of(name, labels).set(value)
@@ -48,6 +50,7 @@ class Exporter:
         self.set("stepstream_learner_gap_alarm", 1)
         self.set("stepstream_learner_publication_failing", 1)
         self.set("stepstream_inference_newest_version", 3)
+        self.set("stepstream_fleet_task_mix_collapsed", 1)
         self.count("stepstream_stack_failures_total", process="verify")
         self.count("stepstream_job_dead_letters_total", topic="steps", error="malformed")
         self.count("stepstream_job_failed_ticks_total")
@@ -55,6 +58,7 @@ class Exporter:
         self.count("stepstream_job_late_erased_total", topic="steps")
         self.count("stepstream_gateway_events_total", result="lost")
         self.count("stepstream_inference_refused_checkpoints_total")
+        self.count("stepstream_control_webhook_messages_total", result="given_up")
 
     def use_every_metric(self) -> None:
         """Count and set each metric that has no sample yet, with the label values `some`."""

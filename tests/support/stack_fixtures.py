@@ -30,7 +30,6 @@ def with_long_deadlines(settings: Settings) -> Settings:
     return with_settings(
         settings,
         stack={"start_deadline_s": TIMEOUT_S},
-        broker={"session_timeout_s": 20.0},
         kafka={"deadline_s": TIMEOUT_S},
         schema_registry={"deadline_s": TIMEOUT_S, "timeout_s": 60.0},
         registry={"write_timeout_s": 60.0},

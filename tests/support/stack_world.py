@@ -7,13 +7,14 @@ from typing import Any, Self
 import orjson
 from clickhouse_connect.driver.client import Client
 from command_line import stepstream
+from log_reading import read_to_end
 from stream_records import make_ending, make_steps
 from waiting import wait_for_value
 
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.clickhouse.connection import connect
-from stepstream.topics.consumer import Event, EventConsumer
+from stepstream.topics.consumer import Event
 from stepstream.topics.producer import EventProducer
 
 
@@ -63,12 +64,7 @@ class World:
 
     def read(self, topic: str, start: Mapping[tuple[str, int], int] | None = None) -> list[Event]:
         """Return the events of a topic, all or those from the offsets `start` by (topic, partition)."""
-        events: list[Event] = []
-        with EventConsumer(self.settings.kafka, self.codec) as consumer:
-            consumer.follow([topic], start)
-            while not consumer.is_caught_up():
-                events += consumer.poll(1000, 0.1)
-        return events
+        return read_to_end(self.settings, self.codec, topic, start=start)
 
     def records(self, topic: str, start: Mapping[tuple[str, int], int] | None = None) -> list[Any]:
         """Return the records of the events of a topic, all or those from the offsets `start`."""

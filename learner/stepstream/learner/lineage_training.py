@@ -51,7 +51,8 @@ _POLLS, _POLL_S = 5, 0.02
 
 
 class LineageTraining:
-    """The training of one lineage, until `stop` is set, a new root is published or a version of it is taken back.
+    """The training of one lineage, until `stop` is set, a new root is published, a version of it is taken back, or
+    labels that updates since the last version trained on are excluded.
 
     `_base` is the newest durable version, `_version` the one that the weights are: the next while it is in publication.
     It begins from the newest version; after that one was taken back, from the stable one. Numbers in memory count the
@@ -112,6 +113,7 @@ class LineageTraining:
         self._trainer = trainer_for(self._folder, self._config, reference)
         self._updates: list[UpdateInput] = []
         self._update_figures: list[dict[str, float]] = []
+        self._update_specs: set[str] = set()
         self._buffer = ReplayBuffer(
             group_size=self._config.group_size,
             wait_s=self._config.group_wait_s,
@@ -125,6 +127,7 @@ class LineageTraining:
             sampler=sampler_of(self._config),
             signal=learning_signal_of(self._config),
             requirements=requirements,
+            excluded_specs=control.excluded_specs,
         )
         metrics.VERSION.set(self._base["version"])
         self._retention.prune_after(self._base)
@@ -158,7 +161,7 @@ class LineageTraining:
         with closing(open_reader(self._settings, self._codec, limits, self._start)) as reader:
             while not self._stop:
                 self._take_published()
-                if self._is_taken_back():
+                if self._is_taken_back() or self._has_trained_on_excluded():
                     break
                 if self._control.paused:
                     with self._reporter.time("wait"):
@@ -193,6 +196,16 @@ class LineageTraining:
         bad = [version for version in sorted(new) if self._root <= version <= self._newest]
         if bad:
             log.info("version %s was taken back: training goes on from the stable version", bad)
+        return bool(bad)
+
+    def _has_trained_on_excluded(self) -> bool:
+        """Exclude labels as decided; return True if updates since the last version have trained on such labels."""
+        excluded = self._control.excluded_specs
+        self._buffer.exclude_specs(excluded)
+        self._count()
+        bad = sorted(excluded & self._update_specs)
+        if bad:
+            log.info("reward specification %s was excluded: the updates since the last version are discarded", bad)
         return bool(bad)
 
     def _is_full(self) -> bool:
@@ -285,6 +298,7 @@ class LineageTraining:
             )
         )
         self._update_figures.append(figures)
+        self._update_specs.update(attempt.reward_spec for attempt in attempts)
         self._reporter.report_update(number, version, groups, figures, self._trainer.lags)
         self._check_gap(number, version, figures, len(attempts))
 
@@ -312,7 +326,7 @@ class LineageTraining:
         self._reporter.begin_publication()
         self._version += 1
         self._updates_before += len(self._updates)
-        self._updates, self._update_figures = [], []
+        self._updates, self._update_figures, self._update_specs = [], [], set()
         self._buffer.advance(self._version)
         self._count()
 

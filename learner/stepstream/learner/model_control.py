@@ -1,4 +1,4 @@
-"""Follow what is decided about the learner's model: whether it trains, and which versions were taken back."""
+"""Follow what is decided about the learner's model: whether it trains, on which labels, and what was taken back."""
 
 from contextlib import AbstractContextManager
 from typing import cast
@@ -29,6 +29,14 @@ class ModelControl(AbstractContextManager["ModelControl"]):
         paused = any(one["paused"] for one in records if one["model"] == self._model)
         metrics.PAUSED.set(paused)
         return paused
+
+    @property
+    def excluded_specs(self) -> frozenset[str]:
+        """Reward specifications whose labels are not trained on, as the newest decision of any tenant says."""
+        records = self._training.items().values()
+        return frozenset(
+            spec for one in records if one["model"] == self._model for spec in one["excluded_reward_specs"]
+        )
 
     @property
     def rollout(self) -> Rollout | None:

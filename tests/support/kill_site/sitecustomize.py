@@ -1,8 +1,8 @@
 """Make the Python processes below this one kill themselves before a line of a module, once a flag file exists.
 
-Python imports this module at its start if its folder is on PYTHONPATH. `KILL_BEFORE` is `MODULE|TEXT|FLAG`. Before the
-first line of MODULE that contains TEXT it inserts a line that sends SIGKILL if FLAG exists. Tracing would make a start
-of vLLM several times slower.
+Python imports this module at its start if its folder is on PYTHONPATH. `KILL_BEFORE` is `MODULE|TEXT|FLAG`, or with
+`|CONDITION` an expression over the names at that place. Before the first line of MODULE that contains TEXT it inserts a
+line that sends SIGKILL if FLAG exists and the condition holds. Tracing would make a start of vLLM several times slower.
 """
 
 import importlib.util
@@ -13,7 +13,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 
-module, text, flag = os.environ["KILL_BEFORE"].split("|")
+module, text, flag, *conditions = os.environ["KILL_BEFORE"].split("|")
+condition = conditions[0] if conditions else "True"
 
 
 class _Loader(SourceFileLoader):
@@ -21,7 +22,9 @@ class _Loader(SourceFileLoader):
         lines = (self.get_source(fullname) or "").splitlines()
         [number] = [number for number, line in enumerate(lines) if text in line][:1]
         indent = lines[number][: len(lines[number]) - len(lines[number].lstrip())]
-        lines.insert(number, f"{indent}import os; os.path.exists({flag!r}) and os.kill(os.getpid(), 9)")
+        lines.insert(
+            number, f"{indent}import os; os.path.exists({flag!r}) and ({condition}) and os.kill(os.getpid(), 9)"
+        )
         return compile("\n".join(lines), self.path, "exec", dont_inherit=True)
 
 

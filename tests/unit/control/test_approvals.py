@@ -11,6 +11,7 @@ from stepstream.services.control.approvals import (
     approval_state,
     approvers,
     newest_decision_id,
+    uncounted,
 )
 from stepstream.topics.events import Approval, Decision, DecisionAct, new_approval, new_decision, new_decision_act
 
@@ -164,3 +165,29 @@ def test_an_answer_that_does_not_count_changes_nothing(answers: list[Approval]) 
             assert approval_state(decision(), taken, [], NOW, "d1") == before
         elif before != "awaiting":
             raise AssertionError("an answer counts after the end")
+
+
+def test_answers_that_came_while_the_decision_was_done_are_refused_later() -> None:
+    given = [
+        answer(occurred_at_us=1),
+        answer("vito", role="viewer", occurred_at_us=2),
+        answer("bert", occurred_at_us=3),
+        answer("carl", occurred_at_us=4),
+        answer("dora", "rejected", occurred_at_us=2),
+        answer("emil", occurred_at_us=5, refused="said already"),
+    ]
+    found = {one["author"]: fault for one, fault in uncounted(decision(), given, [act("done", occurred_at_us=3)])}
+    assert set(found) == {"vito", "dora", "carl"}
+    assert found["dora"] == "it is done already"
+    assert found["carl"] == "ada, bert approved it already"
+    # Once they are written with the reason, nothing is left to refuse.
+    told = [{**one, "refused": found.get(one["author"], one["refused"])} for one in given]
+    assert list(uncounted(decision(), told, [act("done", occurred_at_us=3)])) == []  # type: ignore[arg-type]
+
+
+def test_an_answer_after_the_end_of_the_wait_is_refused_later() -> None:
+    given = [answer(occurred_at_us=1), answer("bert", occurred_at_us=3)]
+    [(late, fault)] = uncounted(decision(), given, [act("expired", occurred_at_us=2)])
+    assert (late["author"], fault) == ("bert", "it is expired already")
+    rejected = [answer("bert", "rejected", occurred_at_us=1)]
+    assert list(uncounted(decision(), rejected, [act("rejected", occurred_at_us=2)])) == []

@@ -5,12 +5,14 @@ from typing import Any
 from sample_records import checkpoint
 
 from stepstream.services.control import acts
+from stepstream.services.control.decide.decide import decide
+from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import CANARY, NO_RESULT, History, Past
 from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.snapshot import snapshot_of
-from stepstream.services.control.statistics import Position, Statistics
+from stepstream.services.control.statistics import OutcomeRow, Position, Statistics
 from stepstream.topics.catalogue import ROLLOUTS
-from stepstream.topics.events import new_decision
+from stepstream.topics.events import new_decision, new_decision_evidence, new_harness
 from stepstream.versions import rollout_actions
 from stepstream.versions.rollouts import ModelVersions
 
@@ -60,3 +62,19 @@ def test_descendants_of_a_version_that_did_harm_are_not_tried_but_later_ones_fro
     end_canary(versions, CANARY)
     assert versions.served.taken_back == {2}
     assert candidates(versions) == ["5"]
+
+
+def test_a_proposal_with_a_measured_gain_is_tried_for_it_and_one_without_gain_is_not() -> None:
+    def rule_of(low: float) -> tuple[str, str]:
+        gain = new_decision_evidence(name="headroom", value=0.2, low=low, high=0.3, n=60)
+        harness = new_harness(
+            event_id="h", occurred_at_us=1, tenant="default", agent="a", version="v", state="proposed", headroom=gain
+        )
+        outcomes = tuple(OutcomeRow(us, "stable", "", True, "", "f", "", False) for us in range(1, 99))
+        statistics = Statistics(Position("", 100), outcomes)
+        snapshot = snapshot_of(SCOPE, 100, 0, statistics, Serving(ModelVersions(), {"v": harness}), History())
+        decision = decide(snapshot, History(), ControlPolicy())
+        return decision.rule, decision.action
+
+    assert rule_of(0.1) == ("headroom", "canary")
+    assert rule_of(-0.1)[1] == "hold"

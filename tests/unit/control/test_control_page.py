@@ -15,14 +15,17 @@ from stepstream.services.control.decide.reference import policy_tables
 from stepstream.services.control.decide.words import describe
 from stepstream.services.control.simulate.recorded import Recorded, to_line
 
-PAGE = (Path(__file__).parents[3] / "docs" / "control.md").read_text()
+PAGES = Path(__file__).parents[3] / "docs"
+PAGE = (PAGES / "control.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+LINES = [shlex.split(line, comments=True) for block in blocks("sh") for line in block.splitlines()]
+COMMANDS = [words for words in LINES if words[0] != "make"]
+"""Without those of make, which have tests of their own in tests/end_to_end."""
 
 
 @pytest.fixture
@@ -58,13 +61,18 @@ def invoke(*words: str) -> Result:
     return CliRunner().invoke(cli, words)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_page_runs(command: str, folder: Path) -> None:
-    program, *words = shlex.split(command)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_command_of_the_page_runs(command: list[str], folder: Path) -> None:
+    program, *words = command
     assert program == "stepstream"
     result = invoke(*words)
     assert result.exit_code == 0, result.output
     assert result.output
+
+
+def test_a_target_of_the_page_exists() -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (PAGES.parent / "Makefile").read_text(), re.MULTILINE)
+    assert {words[1] for words in LINES if words[0] == "make"} <= set(targets)
 
 
 def test_the_page_explains_the_default_policy_as_the_code_does() -> None:

@@ -134,6 +134,8 @@ def test_a_fall_after_a_promotion_is_taken_back_unless_the_mix_explains_it() -> 
     assert decided(history, outcomes=harder, strata=strata).action == "hold"
     worse = tuple(replace(one, stratum="easy") for one in fell)
     assert decided(history, outcomes=worse, strata=strata).action == "rollback"
+    without_tool = tuple(one if one.success else replace(one, failure="tool") for one in fell[100:])
+    assert decided(history, **fall | {"outcomes": fell[:100] + without_tool}).action == "hold", "a tool is out of order"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,9 @@ def test_a_version_below_the_approved_one_is_not_promoted() -> None:
     canary = replace(CANARY, approved=Attempts(1000, 950))
     decision = decided(History(canary=canary), outcomes=tracks(0.8, 0.5))
     assert decision.reason == "it is worse than the last version that a person approved"
+    [drift] = [one for one in decision.evidence if one.name == "drift"]
+    assert drift.high is not None
+    assert drift.high < 0
 
 
 def test_dependent_trajectories_count_once() -> None:
@@ -213,10 +218,40 @@ def test_limits_block_a_start(policy: str, history: History, reason: str) -> Non
     assert any(reason in lost.reason for lost in decision.lost)
 
 
+MALFORMED = Attempts(100, 30)
+
+
+def test_a_proposal_delays_the_next_proposal_but_not_the_canary_that_tries_it() -> None:
+    proposed = Past("d", NOW - HOUR // 2, "prompt", "propose", "shop", NOW + 1)
+    policy = ControlPolicy.parse("[levers.prompt]\nbudget_per_day = 1")
+    for state in ("done", "awaiting"):
+        history = History((replace(proposed, state=state),))
+        assert decided(history, policy, candidates=(BETTER,)).action == "canary"
+        assert decided(history, policy, format_failures=MALFORMED).action == "hold"
+    tried = History((replace(proposed, action="canary", target="p0", watched_until_us=NOW - 1),))
+    assert decided(tried, policy, format_failures=MALFORMED).action == "propose"
+
+
+def test_while_its_search_runs_a_proposal_is_not_decided_again() -> None:
+    running = Past("d", NOW - 25 * HOUR, "prompt", "propose", "shop", NOW - 24 * HOUR, "awaiting")
+    assert "in force" in decided(History((running,)), format_failures=MALFORMED).reason
+    assert decided(History((replace(running, state="done"),)), format_failures=MALFORMED).action == "propose"
+
+
 def test_taking_back_is_not_delayed() -> None:
     policy = ControlPolicy.parse("freeze = true\nquiet_hours = ['11:00-13:00']\ndecisions_per_day = 0")
     assert decided(History(frozen=True), policy, tools=(BROKEN,)).action == "disable"
     assert decided(History(canary=CANARY), policy, outcomes=tracks(0.2, 0.5)).action == "rollback"
+
+
+def test_a_pause_that_a_person_undid_is_not_repeated_for_a_day() -> None:
+    alarm = RewardAlarm("a1", "the reward rose")
+    undone = Past("d", NOW - 2 * HOUR, "weights", "pause", "m", state="rejected")
+    assert decided(alarms=(alarm,), learning=True).action == "pause"
+    held = decided(History((undone,)), alarms=(alarm,), learning=True)
+    assert (held.action, [lost.reason for lost in held.lost]) == ("hold", ["a person rejected it less than a day ago"])
+    past = replace(undone, at_us=NOW - 25 * HOUR)
+    assert decided(History((past,)), alarms=(alarm,), learning=True).action == "pause"
 
 
 def test_a_large_blast_radius_needs_a_person() -> None:

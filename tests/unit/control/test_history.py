@@ -25,10 +25,10 @@ Records = list[tuple[str, Any]]
 pulls = st.tuples(
     st.sampled_from(SCOPES),
     st.integers(0, 50),
-    st.sampled_from(["hold", "canary", "widen", "promote", "rollback", "pause", "train"]),
+    st.sampled_from(["hold", "canary", "widen", "promote", "rollback", "pause", "train", "propose"]),
     st.sampled_from(["weights", "prompt", "tools"]),
     st.sampled_from(["1", "2", "3"]),
-    st.lists(st.sampled_from(["done", "failed", "rejected", "expired", "undone"]), max_size=2),
+    st.lists(st.sampled_from(["started", "done", "failed", "rejected", "expired", "undone"]), max_size=2),
     st.booleans(),
 )
 

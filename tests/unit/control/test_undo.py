@@ -77,6 +77,15 @@ def test_a_harness_version_is_taken_back_by_name_or_by_its_decision() -> None:
         undo_harness(decision("canary", "prompt", "z"), versions)
 
 
+def test_a_proposal_is_refused_until_it_is_tried() -> None:
+    versions = {"p": harness("p", "proposed", 1, reason="2 examples (decision d1)")}
+    refused = undo_harness(decision("propose", "prompt", "shop"), versions)
+    assert (refused["version"], refused["state"]) == ("p", "refused")
+    tried = {"p": harness("p", "canary", 2, reason="2 examples (decision d1)")}
+    with pytest.raises(UndoRefused, match="tried or refused already"):
+        undo_harness(decision("propose", "prompt", "shop"), tried)
+
+
 def test_learning_resumes_or_pauses_and_the_task_mix_returns() -> None:
     now = new_training_control(
         event_id="t", occurred_at_us=0, model="m", paused=True, task_weights={"a": 2.0}, decision_id="d1"
@@ -88,6 +97,22 @@ def test_learning_resumes_or_pauses_and_the_task_mix_returns() -> None:
         undo_training(decision("pause"), {**now, "decision_id": "d2"})
 
 
+def test_an_undone_pause_excludes_its_reward_specifications_no_more() -> None:
+    now = new_training_control(
+        event_id="t",
+        occurred_at_us=0,
+        model="m",
+        paused=True,
+        excluded_reward_specs={"mine": "d1", "older": "d0"},
+        decision_id="d1",
+    )
+    undone = undo_training(decision("pause"), now)
+    assert (undone["paused"], undone["excluded_reward_specs"]) == (False, {"older": "d0"})
+    # Learning was resumed and paused again since: the later record says whether it learns.
+    later = undo_training(decision("pause"), {**now, "decision_id": "d2"})
+    assert (later["paused"], later["excluded_reward_specs"]) == (True, {"older": "d0"})
+
+
 @pytest.mark.parametrize(
     ("action", "lever", "kind"),
     [
@@ -96,6 +121,7 @@ def test_learning_resumes_or_pauses_and_the_task_mix_returns() -> None:
         ("rollback", "tools", "harness"),
         ("disable", "tools", "harness"),
         ("widen", "memory", "harness"),
+        ("propose", "prompt", "harness"),
         ("promote", "weights", "rollout"),
         ("resample", "task_mix", "training"),
     ],

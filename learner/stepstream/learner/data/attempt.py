@@ -56,6 +56,8 @@ class Attempt:
     """Number of its sampled tokens that are context only, because their sampling was restricted."""
     label_id: str = ""
     """event_id of the label."""
+    reward_spec: str = ""
+    """Name and digest of the reward specification that its label is of."""
 
     @property
     def provisional(self) -> bool:
@@ -140,6 +142,7 @@ def attempt_of(record: Mapping[str, Any], position: LogPosition, limits: Limits)
         demonstrations=demonstrations,
         restricted_tokens=sum(restricted.values()) if sequences else 0,
         label_id=record["event_id"],
+        reward_spec=record["reward_spec"],
     )
 
 
@@ -156,6 +159,7 @@ def rejected_attempt(record: Mapping[str, Any], position: LogPosition, limits: L
         untrainable=_exclusion(record, limits) or "invalid",
         tenant=record["tenant"],
         label_id=record["event_id"],
+        reward_spec=record["reward_spec"],
     )
 
 

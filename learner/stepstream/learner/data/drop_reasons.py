@@ -32,6 +32,8 @@ REASONS = {
     "conversation_form": "the model's chat template and tokenizer cannot render its text",
     "too_long": "it, or its demonstration, is longer than the model's context",
     "other_lineage": "it was sampled before the lineage's root was published",
+    "excluded_reward_spec": "its label is of a reward specification that was excluded from training, since its reward "
+    "may be gamed",
     "stale": "its oldest token was sampled more versions ago than `learner.staleness_bound`",
     "no_variance": "every advantage in its group is 0: no attempt, and no step if `learner.advantage` compares steps, "
     "is better or worse than expected",
@@ -77,6 +79,8 @@ REMEDIES = {
     "predates labels with text",
     "too_long": "a model with a longer context",
     "other_lineage": "nothing: a new lineage learns from what its own versions sampled",
+    "excluded_reward_spec": "another reward specification (`stepstream rewards put`) for what comes; after a false "
+    "alarm, `stepstream decisions undo` of the pause that excluded it",
     "stale": "a larger `learner.staleness_bound`, or fewer attempts ahead of the learner (`fleet.max_ahead`)",
     "no_variance": "nothing for this one: tasks that are sometimes solved, a rule that compares steps, or one that "
     "needs no difference",

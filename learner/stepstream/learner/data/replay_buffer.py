@@ -6,7 +6,7 @@ the trained attempts, and `training-decisions` the groups closed as incomplete; 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from stepstream.learner.data.attempt import Attempt, LogPosition
 from stepstream.learner.data.drop_reasons import Drop
@@ -39,6 +39,7 @@ class ReplayBuffer:
         sampler: GroupSampler | None = None,
         signal: LearningSignal = reward_signal,
         requirements: Requirements = STRICTEST,
+        excluded_specs: Set[str] = frozenset(),
     ) -> None:
         """Create an empty buffer.
 
@@ -56,10 +57,12 @@ class ReplayBuffer:
             sampler: chooses the groups of an update.
             signal: checks whether a group yields a gradient.
             requirements: requirements of the learner's objective.
+            excluded_specs: reward specifications whose labels are not trained on.
         """
         self._size, self._wait_s, self._bound = group_size, wait_s, staleness_bound
         self._root, self._version, self._reuse = root, version, reuse
         self._sampler, self._signal, self._requirements = sampler or GroupSampler(), signal, requirements
+        self._excluded_specs = frozenset(excluded_specs)
         self._positions = dict(positions)
         self._trained_positions = Counter(trained)
         self._recall_until: dict[int, int] = {}
@@ -137,6 +140,15 @@ class ReplayBuffer:
             if all(self._is_stale(attempt) for attempt in group.attempts.values()):
                 self._end(group_id, group, "stale")
         self._closed = {i: closed for i, closed in self._closed.items() if version - closed.freshest <= self._bound}
+
+    def exclude_specs(self, specs: Set[str]) -> None:
+        """Set the reward specifications whose labels are not trained on, and drop ready groups without others."""
+        if specs == self._excluded_specs:
+            return
+        self._excluded_specs = frozenset(specs)
+        self._changed.update(self._ready)
+        for group_id, group in list(self._ready.items()):
+            self._move_on(group_id, group)
 
     def take(self, count: int, update: int = 0) -> list[list[Attempt]] | None:
         """Return `count` ready groups for an update, each sorted by log position; None while there are too few."""
@@ -328,6 +340,8 @@ class ReplayBuffer:
         return sorted(usable, key=lambda attempt: attempt.position)
 
     def _exclusion(self, attempt: Attempt) -> str:
+        if not attempt.untrainable and attempt.reward_spec in self._excluded_specs:
+            return "excluded_reward_spec"
         if attempt.untrainable or not self._requirements.fresh:
             return attempt.untrainable
         if attempt.version_min is not None and attempt.version_min < self._root:

@@ -25,6 +25,7 @@ from stepstream.services.console.access.login import session_routes
 from stepstream.services.console.access.oidc import OidcClient
 from stepstream.services.console.access.oidc_login import oidc_routes, redirect_uri
 from stepstream.services.console.api import ENDPOINTS
+from stepstream.services.console.decision_cache import DecisionCache
 from stepstream.services.console.endpoints import Answer, BadRequest, Call, Endpoint, Services
 from stepstream.services.console.event_log import EventLog, LogUnavailable
 from stepstream.services.console.headers import SecurityHeaders
@@ -42,7 +43,7 @@ _ANSWERS = CONSOLE_ANSWERS.create()
 def build_app(settings: Settings) -> Any:
     """Build the application, which also starts without a store and without Kafka."""
     store = Store(settings)
-    services = Services(settings, store, EventLog(settings))
+    services = Services(settings, store, EventLog(settings), DecisionCache(settings))
     users = Table(settings, CONSOLE_USERS) if settings.console.login else None
     gate = Gate(settings, lambda: users.items() if users is not None and users.current else None)
     changes = Changes(store)

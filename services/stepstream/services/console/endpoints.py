@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepstream.config import Settings
+from stepstream.services.console.decision_cache import DecisionCache
 from stepstream.services.console.event_log import EventLog
 from stepstream.services.console.store import Row, Store
 from stepstream.services.console.users import Role, User
@@ -41,6 +42,7 @@ class Services:
     settings: Settings
     store: Store
     log: EventLog
+    decisions: DecisionCache
 
 
 @dataclass(frozen=True)

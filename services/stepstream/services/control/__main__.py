@@ -16,8 +16,10 @@ from stepstream.services.control import metrics
 from stepstream.services.control.app import Controller
 from stepstream.services.control.leadership import TRANSACTIONAL_ID, Leadership
 from stepstream.services.control.log import ControlLog, NotCurrent
+from stepstream.services.control.proposals import Proposals
 from stepstream.services.control.queries import StoreQueries
 from stepstream.services.control.sink_position import SinkPosition
+from stepstream.services.control.webhook import Webhook, open_webhook
 from stepstream.topics.access import wait_for_access
 from stepstream.topics.codec import Codec
 from stepstream.topics.exclusive_producer import ExclusiveProducer, Fenced
@@ -34,11 +36,15 @@ def main(settings: Settings, stop: Stop) -> None:
     readiness = Readiness()
     serve_metrics(settings.metrics, lambda: readiness.fault)
     wait_for_access(settings.kafka, NAME, lambda: bool(stop))
-    with closing(Codec(settings)) as codec, Leadership(settings.kafka) as leadership:
+    with (
+        open_webhook(settings.control, metrics.count_message) as webhook,
+        closing(Codec(settings)) as codec,
+        Leadership(settings.kafka) as leadership,
+    ):
         while not stop:
             metrics.LEADER.set(0)
             if leadership.is_leader(_WAIT_S):
-                _act(settings, codec, leadership, readiness, stop)
+                _act(settings, codec, leadership, webhook, readiness, stop)
             else:
                 readiness.fault = ""  # it waits in reserve
 
@@ -50,7 +56,14 @@ class Readiness:
         self.fault = "it has not decided yet"
 
 
-def _act(settings: Settings, codec: Codec, leadership: Leadership, readiness: Readiness, stop: Stop) -> None:
+def _act(
+    settings: Settings,
+    codec: Codec,
+    leadership: Leadership,
+    webhook: Webhook | None,
+    readiness: Readiness,
+    stop: Stop,
+) -> None:
     """Decide at the interval until another controller is elected or takes over."""
     with ExitStack() as stack:
         producer = ExclusiveProducer(settings.kafka, codec, NAME, TRANSACTIONAL_ID, lambda: bool(stop))
@@ -60,7 +73,8 @@ def _act(settings: Settings, codec: Codec, leadership: Leadership, readiness: Re
             control_log = stack.enter_context(ControlLog(settings, codec))
             queries = stack.enter_context(closing(StoreQueries(settings)))
             position = stack.enter_context(closing(SinkPosition(settings.kafka)))
-            controller = Controller(settings, control_log, producer, queries, position)
+            proposals = stack.enter_context(Proposals(settings.control))
+            controller = Controller(settings, control_log, producer, queries, position, proposals, webhook)
             metrics.LEADER.set(1)
             log.info("this controller acts")
             while not stop and leadership.is_leader():

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from stepstream.services.control.decide.decide import JOB
-from stepstream.services.control.decide.records import CANARY, CANARY_RULES
-from stepstream.services.control.history import AUTHOR
+from stepstream.services.control.decide.records import CANARY, CANARY_RULES, DIVERGING_REWARDS
+from stepstream.services.control.history import AUTHOR, STARTED
 from stepstream.services.control.scope import Serving, scope_of, training_key
 from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS, HARNESSES, ROLLOUTS, TRAINING_CONTROL
 from stepstream.topics.events import (
@@ -64,7 +64,7 @@ def decision_record(decision: Decision) -> Record:
 
 
 def end(decision: Decision, state: str, at_us: int, *, description: str = "", reason: str = "") -> Record:
-    """Return the record that ends a decision in a state."""
+    """Return the record that a decision reached a state."""
     act = new_decision_act(
         event_id=derived_id(JOB, decision["event_id"], state, tenant=decision["tenant"]),
         occurred_at_us=at_us,
@@ -85,7 +85,7 @@ def do(
     """Return the records that do a decision, its act last; publish them in one transaction.
 
     Args:
-        decision: other than `hold`.
+        decision: other than `hold` and `propose`.
         serving: what serves its scope now.
         at_us: time of the act.
         task_weights: weight of each task family, for `resample`.
@@ -96,6 +96,31 @@ def do(
     except (Refused, RolloutRefused, HarnessRefused) as error:
         return [end(decision, "failed", at_us, reason=str(error))]
     return [*records, end(decision, "done", at_us, description=description)]
+
+
+def begin(decision: Decision, at_us: int) -> Record:
+    """Return the record that a search for a proposal began."""
+    return end(decision, STARTED, at_us, description="searches recorded trajectories for a better harness version")
+
+
+def propose(decision: Decision, serving: Serving, found: Harness, at_us: int) -> list[Record]:
+    """Return the records that put a found harness version on the log as a proposal; one transaction, the act last.
+
+    Args:
+        decision: to propose.
+        serving: what serves its scope now.
+        found: version that a search on the stable one has found.
+        at_us: time of the act.
+    """
+    identity, stable = _Identity(decision, at_us), harnesses.served_harnesses(serving.harnesses.values()).stable
+    try:
+        if found["parents"] != ([] if stable is None else [stable["version"]]):
+            raise Refused("another harness version became stable during the search: the next search starts from it")
+        harness = harnesses.propose(serving.harnesses, found)
+    except (Refused, HarnessRefused) as error:
+        return [end(decision, "failed", at_us, reason=str(error))]
+    text = f"harness {harness['version']} is proposed: {found['reason']}"
+    return [_harness_record(identity, harness, found["reason"]), end(decision, "done", at_us, description=text)]
 
 
 def fix_version(model: str, serving: Serving, at_us: int) -> Record | None:
@@ -127,8 +152,6 @@ def _records(identity: _Identity, serving: Serving, weights: Mapping[str, float]
             return _rollout(identity, serving)
         case (("canary" | "widen" | "promote" | "rollback"), _):
             return _harness(identity, serving)
-        case "propose", _:
-            return [], "asked for a proposal"
         case action, lever:
             raise Refused(f"nothing does {action} with {lever}")
 
@@ -222,9 +245,11 @@ def _tools(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
     return [record], f"{text} (harness {found})"
 
 
-def _harness_record(identity: _Identity, harness: Harness) -> Record:
+def _harness_record(identity: _Identity, harness: Harness, reason: str = "") -> Record:
+    """Return the record of a version; an empty reason: that of the decision."""
     key = harnesses.record_key(harness["tenant"], harness["agent"], harness["version"])
-    fields = {**identity.of(HARNESSES), "reason": identity.reason, "author": AUTHOR}
+    reason = f"{reason or identity.decision['reason']} (decision {identity.decision['event_id']})"
+    fields = {**identity.of(HARNESSES), "reason": reason, "author": AUTHOR}
     return Record(HARNESSES, key, {**harness, **fields})
 
 
@@ -241,11 +266,24 @@ def _training(identity: _Identity, serving: Serving, weights: Mapping[str, float
         model=model,
         paused=paused,
         task_weights=mix,
+        excluded_reward_specs=_excluded_specs(decision, serving),
         reason=identity.reason,
         decision_id=decision["event_id"],
     )
     text = {"train": "learning resumes", "pause": "learning is paused"}.get(action, "task families have new weights")
     return [Record(TRAINING_CONTROL, training_key(tenant, model), control)], text
+
+
+def _excluded_specs(decision: Decision, serving: Serving) -> dict[str, str]:
+    """Return the excluded reward specifications: those before, and those of the alarms that pause learning.
+
+    A resume keeps them: labels of the time before still wait in the log.
+    """
+    found = {} if serving.training is None else dict(serving.training["excluded_reward_specs"])
+    if (decision["action"], decision["rule"]) == ("pause", DIVERGING_REWARDS):
+        # An alarm about a worker's log-probabilities (`engine_gap`) names none.
+        found |= {one["reward_spec"]: decision["event_id"] for one in serving.alarms if one["reward_spec"]}
+    return dict(sorted(found.items()))
 
 
 def _check_canary(version: str, canary: str | int | None) -> None:

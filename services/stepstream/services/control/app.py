@@ -4,27 +4,34 @@
 2. End decisions that waited for people: done, rejected or expired.
 3. Build the snapshot of each scope that a policy covers, and decide.
 4. Publish decision, act and the records that do it together. Killed before the commit: nothing took effect.
+
+A decision to propose is done by a search beside this loop (`proposals`).
 """
 
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from stepstream.config import Settings
 from stepstream.services.control import acts, metrics
 from stepstream.services.control.acts import Record
-from stepstream.services.control.approvals import approval_state, newest_decision_id
+from stepstream.services.control.approvals import approval_state, newest_decision_id, uncounted
+from stepstream.services.control.approved import approved_version
 from stepstream.services.control.decide.decide import decide
 from stepstream.services.control.decide.event import event_of
-from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.history import DecisionLog, canary_shares, history_of, weights_owner
+from stepstream.services.control.decide.records import History
+from stepstream.services.control.history import STARTED, DecisionLog, canary_shares, history_of, weights_owner
 from stepstream.services.control.log import ControlLog
-from stepstream.services.control.policies import Policies
+from stepstream.services.control.policies import Policies, PolicyInForce
+from stepstream.services.control.proposals import Proposals, is_search
 from stepstream.services.control.queries import StoreQueries
-from stepstream.services.control.scope import Scope, Serving
+from stepstream.services.control.scope import Scope, Serving, scope_of
 from stepstream.services.control.sink_position import SinkPosition
 from stepstream.services.control.snapshot import outcomes_since, snapshot_of
 from stepstream.services.control.task_weights import edge_of_ability
+from stepstream.services.control.webhook import Webhook
+from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.events import Decision
 from stepstream.topics.exclusive_producer import ExclusiveProducer
 from stepstream.topics.ids import now_us
@@ -44,13 +51,16 @@ class Controller:
         producer: ExclusiveProducer,
         queries: StoreQueries,
         position: SinkPosition,
+        proposals: Proposals,
+        webhook: Webhook | None = None,
     ) -> None:
         """Take what `main` has opened; the producer has taken over its id."""
         self._settings, self._log, self._producer = settings, control_log, producer
-        self._queries, self._position = queries, position
+        self._queries, self._position, self._proposals = queries, position, proposals
         self._policies = Policies()
-        self._task_weights: dict[Scope, dict[str, float]] = {}
-        """Weights of task families by scope, of the newest statistics."""
+        self._webhook = webhook
+        for decision in self._waiting_for_people():  # the one before may have ended between publishing and notifying
+            self._notify(decision, "awaiting")
 
     def run_once(self) -> None:
         """Decide once for each scope.
@@ -66,40 +76,63 @@ class Controller:
         covered = [(scope, found) for scope in scopes if (found := self._policies.find(scope, self._log.policies()))]
         metrics.SCOPES.set(len(covered))
         self._end_waiting()
-        for scope, (policy, is_frozen) in covered:
-            self._decide(scope, policy, is_frozen, [scope for scope, _ in covered])
+        self._refuse_answers()
+        for scope, in_force in covered:
+            self._decide(scope, in_force, [scope for scope, _ in covered])
 
     def _end_waiting(self) -> None:
-        """Do, reject or let expire the decisions that waited for people."""
+        """Do, reject or let expire the decisions that waited for people; go on with the search for a proposal."""
         known: DecisionLog = self._log.decisions
-        waiting = [one for one in known.pulls.values() if known.state_of(one) == "awaiting"]
-        metrics.AWAITING.set(len(waiting))
-        for decision in sorted(waiting, key=lambda one: (one["occurred_at_us"], one["event_id"])):
+        metrics.AWAITING.set(len(self._waiting_for_people()))
+        for decision in self._waiting():
             at_us, identity = now_us(), decision["event_id"]
             newest = newest_decision_id(known.in_order(), decision)
             state = approval_state(decision, known.answers_to(identity), known.acts_of(identity), at_us, newest)
-            if state == "approved":
-                scope = _scope(decision)
-                weights = self._task_weights.get(scope)
-                self._publish(acts.do(decision, self._log.serving(scope), at_us, weights))
+            if state == "approved" and is_search(decision):
+                self._propose(decision, at_us)
+            elif state == "approved":
+                serving = self._log.serving(scope_of(decision))
+                self._publish(acts.do(decision, serving, at_us, self._task_weights(decision, at_us)))
             elif state == "rejected":
                 self._publish([acts.end(decision, "rejected", at_us, reason="a person rejected it")])
             elif state == "expired":
                 self._publish([acts.end(decision, "expired", at_us, reason="nobody answered in time")])
 
-    def _decide(self, scope: Scope, policy: ControlPolicy, is_frozen: bool, scopes: Sequence[Scope]) -> None:
+    def _propose(self, decision: Decision, at_us: int) -> None:
+        """Go on with the search for a proposal; the kill switch ends it."""
+        scope = scope_of(decision)
+        found = self._policies.find(scope, self._log.policies())
+        fault = ""
+        if found is None:
+            fault = "no control policy covers the agent any more"
+        elif found.is_frozen or found.policy.freeze:
+            fault = "the agent is frozen"
+        if records := self._proposals.advance(decision, self._log.decisions, self._log.serving(scope), at_us, fault):
+            self._publish(records)
+
+    def _refuse_answers(self) -> None:
+        """Write again, with the reason, each answer that was accepted but did not count."""
+        known = self._log.decisions
+        for identity in list(known.answers):
+            if (decision := known.pulls.get(identity)) is None:
+                continue
+            for answer, fault in uncounted(decision, known.answers_to(identity), known.acts_of(identity)):
+                self._publish([Record(APPROVALS, identity, {**answer, "refused": fault})])
+
+    def _decide(self, scope: Scope, in_force: PolicyInForce, scopes: Sequence[Scope]) -> None:
+        policy, own, is_frozen = in_force
         known, serving = self._log.decisions, self._log.serving(scope)
         owns = weights_owner(scope.model, known, serving, scopes) == scope
         if owns and policy.levers["weights"].enabled and (fixed := acts.fix_version(scope.model, serving, now_us())):
             self._publish([fixed])
             serving = self._log.serving(scope)
         history = history_of(scope, known, serving, owns_weights=owns, frozen=is_frozen)
+        history = self._with_approved(scope, history, serving)
         at_us = now_us()
         since_us = outcomes_since(history, at_us, self._settings.control.window_s)
         promoted_us = None if history.promotion is None else history.promotion.at_us
         position = self._position.ask(at_us)
         found = self._queries.statistics(scope, position, at_us, since_us, promoted_us)
-        self._task_weights[scope] = edge_of_ability(found.trained)
         shares = canary_shares(history.decisions, known.pulls_of(scope), history.canary) if history.canary else ()
         snapshot = snapshot_of(
             scope,
@@ -112,9 +145,21 @@ class Controller:
             owns_weights=owns,
             open_tests=self._log.open_tests(scopes),
         )
-        decision = event_of(decide(snapshot, history, policy))
+        decision = event_of(decide(snapshot, history, policy, own))
         if records := self._records(decision, scope, serving):
             self._publish(records)
+
+    def _with_approved(self, scope: Scope, history: History, serving: Serving) -> History:
+        """Add to a running canary the success of the last version that a person approved."""
+        canary = history.canary
+        if canary is None:
+            return history
+        by_hand = self._queries.promoted_by_hand(scope.model) if canary.lever == "weights" else ()
+        found = approved_version(scope, canary, self._log.decisions, serving, by_hand)
+        if found is None:
+            return history
+        attempts = self._queries.attempts_of(scope, canary, found)
+        return replace(history, canary=replace(canary, approved=attempts))
 
     def _records(self, decision: Decision, scope: Scope, serving: Serving) -> list[Record]:
         """Return what to publish; nothing for a `hold` like the one before."""
@@ -126,9 +171,16 @@ class Controller:
             if is_repeated and before is not None and not any(_is_after(one, before) for one in newer):
                 return []
             return [itself]
-        if decision["approvals"]:
+        if decision["approvals"] or is_search(decision):
             return [itself]
-        return [itself, *acts.do(decision, serving, decision["occurred_at_us"], self._task_weights.get(scope))]
+        at_us = decision["occurred_at_us"]
+        return [itself, *acts.do(decision, serving, at_us, self._task_weights(decision, at_us))]
+
+    def _task_weights(self, decision: Decision, at_us: int) -> dict[str, float]:
+        """Return the weights of task families for `resample`, of statistics up to a time; empty: any other action."""
+        if decision["action"] != "resample":
+            return {}
+        return edge_of_ability(self._queries.trained(scope_of(decision), at_us))
 
     def _publish(self, records: Iterable[Record]) -> None:
         """Publish records in one transaction, and fold them."""
@@ -140,6 +192,31 @@ class Controller:
         metrics.count(sent)
         for record in sent:
             log.info("%s %s", record.topic, describe(record))
+            self._notify_about(record)
+
+    def _waiting(self) -> list[Decision]:
+        """Return the decisions that have not ended; one whose search runs first, then the oldest first."""
+        known = self._log.decisions
+        waiting = [one for one in known.in_order() if known.state_of(one) in ("awaiting", STARTED)]
+        return sorted(waiting, key=lambda one: known.state_of(one) != STARTED)
+
+    def _waiting_for_people(self) -> list[Decision]:
+        """Return the decisions without an act that people must approve, the oldest first."""
+        known = self._log.decisions
+        return [one for one in self._waiting() if one["approvals"] and known.state_of(one) == "awaiting"]
+
+    def _notify_about(self, record: Record) -> None:
+        """Notify people of a decision that waits for them, and of the end of any decision."""
+        value = record.value
+        if record.topic == DECISIONS and value["approvals"] and value["action"] != "hold":
+            self._notify(value, "awaiting")
+        elif record.topic == DECISION_ACTS and value["state"] != STARTED:
+            decision = self._log.decisions.pulls[value["decision_id"]]
+            self._notify(decision, value["state"], value["description"] or value["reason"])
+
+    def _notify(self, decision: Decision, state: str, description: str = "") -> None:
+        if self._webhook is not None:
+            self._webhook.send(decision, state, description)
 
 
 def same_hold(before: Decision, decision: Decision, every_s: float) -> bool:
@@ -154,13 +231,11 @@ def describe(record: Record) -> str:
     value = record.value
     if "decision_id" in value and "state" in value:
         return f"{value['state']}: {value['description'] or value['reason']}"
+    if value.get("refused"):
+        return f"{value['verdict']} by {value['author']} does not count: {value['refused']}"
     action = value.get("action", value.get("state", ""))
     return f"{action} {value.get('target', '')}: {value.get('reason', '')}"
 
 
 def _is_after(decision: Decision, other: Decision) -> bool:
     return decision["occurred_at_us"] > other["occurred_at_us"]
-
-
-def _scope(decision: Decision) -> Scope:
-    return Scope(decision["tenant"], decision["agent"], decision["model"])

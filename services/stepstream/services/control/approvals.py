@@ -5,7 +5,7 @@ The CLI, the console and the controller use these functions. An answer that does
 sorted by time and id.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -101,6 +101,28 @@ def approval_state(
     return state
 
 
+def uncounted(
+    decision: Decision, answers: Iterable[Approval], acts: Iterable[DecisionAct]
+) -> Iterator[tuple[Approval, str]]:
+    """Yield answers that were accepted when they were written but did not count, with the reason, in order of time.
+
+    They came while the decision was being done, or from a client that does not check them.
+    """
+    ends = _in_time(acts, decision)
+    counted: list[Approval] = []
+    for one in sorted((one for one in answers if not one["refused"]), key=_order):
+        fault = answer_fault(decision, counted, (), one, one["occurred_at_us"], decision["event_id"])
+        if not fault and ends:
+            state, at_us = ends[0]["state"], ends[0]["occurred_at_us"]
+            is_after = state == "expired" and one["occurred_at_us"] > at_us
+            if is_after or (one["verdict"] == REJECTED and state != "rejected"):
+                fault = f"it is {state} already"
+        if fault:
+            yield one, fault
+        else:
+            counted.append(one)
+
+
 def approvers(decision: Decision, answers: Iterable[Approval]) -> list[str]:
     """Return the people whose approval counts, the first one first; for a rejected decision who rejected it."""
     return _count(decision, answers)[1]
@@ -122,7 +144,7 @@ def _count(decision: Decision, answers: Iterable[Approval]) -> tuple[ApprovalSta
     """Return the state by the answers alone, and who approved; or who rejected."""
     found = {one["event_id"]: one for one in answers if _is_valid(decision, one)}
     authors: list[str] = []
-    for one in sorted(found.values(), key=lambda one: (one["occurred_at_us"], one["event_id"])):
+    for one in sorted(found.values(), key=_order):
         if one["verdict"] == REJECTED:
             return "rejected", [one["author"]]
         if one["author"] not in authors:
@@ -145,8 +167,17 @@ def _is_valid(decision: Decision, answer: Approval) -> bool:
 
 def _states(decision: Decision, acts: Iterable[DecisionAct]) -> list[str]:
     """Return the states of the decision's acts in order of time."""
-    own = [one for one in acts if one["decision_id"] == decision["event_id"] and one["tenant"] == decision["tenant"]]
-    return [one["state"] for one in sorted(own, key=lambda one: (one["occurred_at_us"], one["event_id"]))]
+    return [one["state"] for one in _in_time(acts, decision)]
+
+
+def _in_time(acts: Iterable[DecisionAct], decision: Decision) -> list[DecisionAct]:
+    """Return the decision's acts in order of time."""
+    own = (one for one in acts if one["decision_id"] == decision["event_id"] and one["tenant"] == decision["tenant"])
+    return sorted(own, key=_order)
+
+
+def _order(record: Approval | DecisionAct) -> tuple[int, str]:
+    return record["occurred_at_us"], record["event_id"]
 
 
 def _time(at_us: int) -> str:

@@ -8,7 +8,7 @@ from stepstream.services.control.approvals import answer_fault, approval_state, 
 from stepstream.services.control.undo import undo_kind
 from stepstream.topics.events import Approval, Decision, DecisionAct, new_approval
 
-STATES = ("held", "awaiting", "approved", "rejected", "expired", "done", "failed", "undone")
+STATES = ("held", "awaiting", "approved", "started", "rejected", "expired", "done", "failed", "undone")
 """States of a decision: by its action, by the answers to it, or by the newest act."""
 
 _ROW = (

@@ -15,6 +15,8 @@ from stepstream.versions.harnesses import served_harnesses
 
 AUTHOR = "control plane"
 """Author of the records that the controller writes."""
+STARTED = "started"
+"""State of a decision to propose while a search runs."""
 
 
 @dataclass(slots=True)
@@ -129,7 +131,7 @@ def _past(decision: Decision, state: str) -> Past | None:
     if state == "expired":
         return None
     # A failed act counts as a pull: the limits of the lever delay the next attempt.
-    states = {"awaiting": "awaiting", "rejected": "rejected", "undone": "rejected"}
+    states = {"awaiting": "awaiting", STARTED: "awaiting", "rejected": "rejected", "undone": "rejected"}
     return Past(
         decision["event_id"],
         decision["occurred_at_us"],

@@ -11,7 +11,9 @@ from stepstream.analytics.tools import Calls
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.rewards.builtin_components import MALFORMED
-from stepstream.services.control.decide.records import Groups
+from stepstream.services.control.approved import ApprovedVersion
+from stepstream.services.control.decide.records import Canary, Groups
+from stepstream.services.control.history import AUTHOR
 from stepstream.services.control.scope import Scope
 from stepstream.services.control.statistics import OutcomeRow, Position, Statistics, ToolRow
 
@@ -126,6 +128,17 @@ SELECT quantileExact(0.95)(staleness), count() FROM training_decisions FINAL
 WHERE tenant = {tenant:String} AND model = {model:String} AND outcome = 'trained' AND staleness IS NOT NULL
     AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})
 """
+_BY_HAND = f"""
+SELECT toUnixTimestamp64Micro(occurred_at) AS at_us, toString(stable_version) FROM rollouts FINAL
+WHERE model = {{model:String}} AND action = 'promote' AND author != '{AUTHOR}' AND stable_version IS NOT NULL
+ORDER BY rollouts.occurred_at DESC LIMIT 1
+"""
+_OF_VERSION = f"""
+SELECT count(), countIf({_OUTCOME})
+FROM trajectories FINAL
+WHERE {_OF_SCOPE}{_SINCE} AND {_OUTCOME} IS NOT NULL AND track = 'stable' AND if({{weights:Bool}},
+    version_min = version_max AND toString(version_min) = {{version:String}}, harness_version = {{version:String}})
+"""
 
 
 class StoreQueries:
@@ -188,7 +201,6 @@ class StoreQueries:
         tools = ask("tool_hours", _TOOLS, window=tools_us)
         [(n, alike, mean)] = ask("trajectories", _GROUPS, since=window_us) or [(0, 0, 0.0)]
         families = dict(ask("trajectories", _FAMILIES, since=window_us))
-        by_family = ask("trajectories", _TRAINED, since=window_us)
         [(staleness, trained)] = ask("training_decisions", _STALENESS, since=window_us) or [(0, 0)]
         return Statistics(
             position,
@@ -198,10 +210,39 @@ class StoreQueries:
             Groups(n, alike, float(mean)) if n else None,
             frozenset(families.get(False, ())),
             frozenset(families.get(True, ())),
-            {family: Attempts(n, successes) for family, n, successes in by_family},
             float(staleness) if trained else None,
             tuple(dict.fromkeys(missing)),
         )
+
+    def trained(self, scope: Scope, at_us: int) -> dict[str, Attempts]:
+        """Return the success of each task family in training, in the `window_s` seconds before a time.
+
+        Raises:
+            StoreUnavailableError, ClickHouseError: the store does not answer.
+        """
+        since_us = at_us - round(self._settings.control.window_s * 1e6)
+        rows = self._rows(_TRAINED, **scope._asdict(), since=since_us, until=at_us)
+        return {family: Attempts(n, successes) for family, n, successes in rows}
+
+    def promoted_by_hand(self, model: str) -> list[ApprovedVersion]:
+        """Return the newest version of the weights that a person promoted, if there is one.
+
+        Raises:
+            StoreUnavailableError, ClickHouseError: the store does not answer.
+        """
+        return [ApprovedVersion(*row) for row in self._rows(_BY_HAND, model=model)]
+
+    def attempts_of(self, scope: Scope, canary: Canary, approved: ApprovedVersion) -> Attempts:
+        """Return the success of an approved version in its first `window_s` seconds.
+
+        Raises:
+            StoreUnavailableError, ClickHouseError: the store does not answer.
+        """
+        until_us = approved.at_us + round(self._settings.control.window_s * 1e6)
+        times = {"since": approved.at_us, "until": until_us}
+        is_weights = canary.lever == "weights"
+        [row] = self._rows(_OF_VERSION, **scope._asdict(), **times, version=approved.version, weights=is_weights)
+        return Attempts(*row)
 
     def _rows(self, sql: str, **parameters: Any) -> list[Any]:
         if self._client is None:

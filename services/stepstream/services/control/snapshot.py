@@ -182,7 +182,10 @@ def _weights(serving: Serving, history: History) -> Iterator[Candidate]:
 
 def _headroom(harness: Harness) -> Estimate | None:
     """Return the gain that an optimiser measured on held-out questions; None: it was not measured."""
-    return None
+    found = harness["headroom"]
+    if found is None:
+        return None
+    return Estimate(found["value"], found["low"], found["high"], found["n"], reason=found["reason"])
 
 
 def _coverage(found: Statistics) -> Estimate | None:

@@ -54,8 +54,6 @@ class Statistics:
     groups: Groups | None = None
     served_families: frozenset[str] = frozenset()
     trained_families: frozenset[str] = frozenset()
-    trained: Mapping[str, Attempts] = field(default_factory=dict)
-    """Success of each task family in training."""
     staleness_p95: float | None = None
     missing: tuple[str, ...] = ()
     """Tables that gave no answer."""

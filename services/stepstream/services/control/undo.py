@@ -25,7 +25,7 @@ def undo_kind(decision: Decision) -> UndoKind:
         return "training"
     if lever == "weights" and action in {"canary", "widen", "promote"}:
         return "rollout"
-    if lever in HARNESS_LEVERS and action in {"canary", "widen", "promote"}:
+    if lever in HARNESS_LEVERS and action in {"propose", "canary", "widen", "promote"}:
         return "harness"
     if lever == "tools" and action in {"disable", "rollback"}:
         return "harness"
@@ -53,12 +53,14 @@ def undo_rollout(decision: Decision, versions: ModelVersions) -> rollout_actions
 
 
 def undo_harness(decision: Decision, versions: Mapping[str, Harness]) -> Harness:
-    """Return the record that takes back a harness version that the decision made or put out.
+    """Return the record that takes back a harness version that the decision made or put out, or refuses its proposal.
 
     Raises:
-        UndoRefused: the version does not serve any more.
+        UndoRefused: the version does not serve any more, or is no proposal any more.
         HarnessRefused: it is pinned.
     """
+    if decision["action"] == "propose":
+        return _refuse_proposal(decision, versions)
     served = harnesses.served_harnesses(versions.values())
     for one in (served.canary, served.stable):
         if one is not None and (one["version"] == decision["target"] or decision["event_id"] in one["reason"]):
@@ -66,14 +68,28 @@ def undo_harness(decision: Decision, versions: Mapping[str, Harness]) -> Harness
     raise UndoRefused("its harness version does not serve the agent any more: see `stepstream harness list`")
 
 
+def _refuse_proposal(decision: Decision, versions: Mapping[str, Harness]) -> Harness:
+    for one in versions.values():
+        if one["state"] == "proposed" and decision["event_id"] in one["reason"]:
+            return harnesses.refuse(versions, one["version"])
+    raise UndoRefused("its proposal was tried or refused already: see `stepstream harness list`")
+
+
 def undo_training(decision: Decision, now: TrainingControl) -> TrainingControl:
     """Return the record that pauses or resumes learning, or ends the weights of task families.
 
+    Labels of the reward specifications that the decision excluded are trained on again; also after a later record,
+    which otherwise stays in force.
+
     Raises:
-        UndoRefused: the newest record is of another decision.
+        UndoRefused: the newest record is of another decision, and the decision excludes no reward specification.
     """
+    excluded = now["excluded_reward_specs"]
+    kept = {spec: origin for spec, origin in excluded.items() if origin != decision["event_id"]}
     if now["decision_id"] != decision["event_id"]:
-        raise UndoRefused("a later record controls the training of the model")
+        if kept == excluded:
+            raise UndoRefused("a later record controls the training of the model")
+        return {**now, "excluded_reward_specs": kept}
     if decision["action"] == "resample":
         return {**now, "task_weights": {}}
-    return {**now, "paused": decision["action"] == "train"}
+    return {**now, "paused": decision["action"] == "train", "excluded_reward_specs": kept}

@@ -9,7 +9,7 @@ from stepstream.services.control.decision_log import read_table
 from stepstream.services.control.undo import UndoRefused, undo_harness, undo_kind, undo_rollout, undo_training
 from stepstream.topics.catalogue import DECISION_ACTS, HARNESSES, ROLLOUTS, TRAINING_CONTROL
 from stepstream.topics.codec import RegistryUnavailable
-from stepstream.topics.events import Decision, Harness, new_decision_act
+from stepstream.topics.events import Decision, Harness, TrainingControl, new_decision_act
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.versions.follower import VersionFollower
 from stepstream.versions.harnesses import HarnessRefused, record_key, versions_of
@@ -73,7 +73,8 @@ def _harness(settings: Settings, decision: Decision, author: str, why: str) -> t
     identity = {"event_id": new_event_id(), "occurred_at_us": now_us(), "reason": why, "author": author}
     record = cast(Harness, {**undo_harness(decision, versions), **identity})
     key = record_key(tenant, agent, record["version"])
-    return (HARNESSES, key, record), f"{agent}: harness version {record['version']} is taken back"
+    act = "refused" if record["state"] == "refused" else "taken back"
+    return (HARNESSES, key, record), f"{agent}: harness version {record['version']} is {act}"
 
 
 def _training(settings: Settings, decision: Decision, author: str, why: str) -> tuple[Record, str]:
@@ -82,10 +83,8 @@ def _training(settings: Settings, decision: Decision, author: str, why: str) -> 
     if now is None:
         raise UndoRefused("no record controls the training of the model")
     identity = {"event_id": new_event_id(), "occurred_at_us": now_us(), "decision_id": ""}
-    record = {**undo_training(decision, now), **identity, "reason": f"{author}: {why}"}
+    record = cast(TrainingControl, {**undo_training(decision, now), **identity, "reason": f"{author}: {why}"})
     state = "paused" if record["paused"] else "not paused"
-    return (
-        TRAINING_CONTROL,
-        key,
-        record,
-    ), f"{decision['model']}: learning is {state}, task weights {record['task_weights'] or 'equal'}"
+    excluded = ", ".join(record["excluded_reward_specs"]) or "none"
+    text = f"{decision['model']}: learning is {state}, task weights {record['task_weights'] or 'equal'}"
+    return (TRAINING_CONTROL, key, record), f"{text}, excluded reward specifications {excluded}"

@@ -4,7 +4,8 @@ Headers and signature are those of Standard Webhooks 1.0 (standardwebhooks.com),
 `webhook-signature: v1,BASE64(HMAC-SHA256(key, "ID.TIMESTAMP.BODY"))`. A message's id is derived from the decision and
 its state, so that a receiver recognizes one that is sent again.
 
-A message is kept in memory only: the log has each decision, and one that the receiver missed is there.
+A message is kept in memory only: the log has each decision. A controller that starts to act sends `awaiting` again for
+each decision that waits for people, with the same id.
 """
 
 import base64
@@ -15,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, Full, Queue
@@ -23,6 +24,7 @@ from queue import Empty, Full, Queue
 import orjson
 from httpx2 import Client, HTTPError
 
+from stepstream.config.control import ControlSettings
 from stepstream.core.process import Fatal
 from stepstream.services.control.decide.decide import JOB
 from stepstream.topics.events import Decision
@@ -30,7 +32,6 @@ from stepstream.topics.ids import derived_id
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _GIVE_UP_S = 3600.0
 _MOST_WAITING = 1000
@@ -86,16 +87,42 @@ def signed_headers(message: Message, key: bytes, at_s: int) -> dict[str, str]:
     }
 
 
+def open_webhook(control: ControlSettings, results: Callable[[str], None]) -> "AbstractContextManager[Webhook | None]":
+    """Return the webhook of the settings; None: there is no address.
+
+    Raises:
+        Fatal: the secret is missing or invalid.
+    """
+    if not control.webhook_url:
+        return nullcontext()
+    return Webhook(control.webhook_url, control.webhook_secret.get_secret_value(), control.webhook_timeout_s, results)
+
+
 class Webhook(AbstractContextManager["Webhook"]):
     """Sends messages in order. `send` never blocks. Close it, which drops what waits."""
 
-    def __init__(self, url: str, secret: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        url: str,
+        secret: str,
+        timeout_s: float,
+        results: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Start the thread.
+
+        Args:
+            url: address of the receiver.
+            secret: key of the signature in base64.
+            timeout_s: timeout of one attempt.
+            results: called with the result of each message: `delivered`, `refused`, `given_up` or `dropped`.
+            clock: monotonic clock, in seconds.
 
         Raises:
             Fatal: the secret is invalid.
         """
-        self._url, self._key, self._clock = url, key_of(secret), clock
+        self._url, self._key, self._timeout_s = url, key_of(secret), timeout_s
+        self._results, self._clock = results, clock
         self._waiting: Queue[Message] = Queue(_MOST_WAITING)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
@@ -106,6 +133,7 @@ class Webhook(AbstractContextManager["Webhook"]):
         try:
             self._waiting.put_nowait(message_of(decision, state, description))
         except Full:
+            self._results("dropped")
             log.error("dropped the message about decision %s: %d wait already", decision["event_id"], _MOST_WAITING)
 
     def __exit__(self, *_: object) -> None:
@@ -114,10 +142,10 @@ class Webhook(AbstractContextManager["Webhook"]):
     def close(self) -> None:
         """Stop the thread; an attempt in progress ends within its timeout."""
         self._closing.set()
-        self._thread.join(_TIMEOUT_S + 1)
+        self._thread.join(self._timeout_s + 1)
 
     def _run(self) -> None:
-        with Client(timeout=_TIMEOUT_S) as client:
+        with Client(timeout=self._timeout_s) as client:
             while not self._closing.is_set():
                 try:
                     message = self._waiting.get(timeout=_POLL_S)
@@ -131,8 +159,10 @@ class Webhook(AbstractContextManager["Webhook"]):
         while True:
             fault, is_final = self._attempt(client, message)
             if not fault:
+                self._results("delivered")
                 return
             if is_final or self._clock() >= until:
+                self._results("refused" if is_final else "given_up")
                 log.error("gave up on the message %s: %s", message.id, fault)
                 return
             log.warning("sends the message %s again in %.0f s: %s", message.id, wait_s, fault)

@@ -120,6 +120,43 @@ def test_the_freshest_groups_go_first() -> None:
     assert [group[0].group_id for group in replay_buffer.take(1) or ()] == ["new"]
 
 
+def test_labels_of_an_excluded_reward_specification_are_dropped_also_from_ready_groups() -> None:
+    gamed = [record | {"reward_spec": "gamed"} for record in (*group_of("g", SIZE), *group_of("late", SIZE))]
+    replay_buffer = fold(buffer(), log_of(*gamed[:SIZE], *group_of("sound", SIZE)))
+    assert replay_buffer.ready() == 2
+    replay_buffer.exclude_specs({"gamed"})
+    assert (replay_buffer.ready(), replay_buffer.dropped) == (1, {"excluded_reward_spec": SIZE})
+    fold(replay_buffer, [attempt_at(each, 2 * SIZE + n) for n, each in enumerate(log_of(*gamed[SIZE:]))])
+    assert replay_buffer.dropped == {"excluded_reward_spec": 2 * SIZE}
+    assert positions_of(replay_buffer.take(1)) == [(0, SIZE + n) for n in range(SIZE)]
+    assert {drop.reason for drop in replay_buffer.take_drops()} == {"excluded_reward_spec"}
+
+
+def test_a_group_keeps_its_labels_of_other_specifications_and_newer_revisions() -> None:
+    records = group_of("g", SIZE)
+    records[0]["reward_spec"] = records[2]["reward_spec"] = "gamed"
+    revised = records[0] | {"reward_spec": "sound", "revision": 2}
+    replay_buffer = fold(buffer(excluded_specs={"gamed"}), log_of(*records[:2], revised, records[2]))
+    assert positions_of(replay_buffer.take(1)) == [(0, 1), (0, 2)]
+    assert replay_buffer.dropped == {"superseded": 1, "excluded_reward_spec": 1}
+
+
+def test_a_restart_drops_what_was_dropped_and_remembers_what_was_trained_on() -> None:
+    trained = [record | {"reward_spec": "gamed"} for record in group_of("g", SIZE)]
+    waiting = [record | {"reward_spec": "gamed"} for record in group_of("h", SIZE)]
+    replay_buffer = buffer(trained=[(0, n) for n in range(SIZE)], excluded_specs={"gamed"})
+    fold(replay_buffer, log_of(*trained, *waiting))
+    assert replay_buffer.take(1) is None
+    assert [drop.attempt.position for drop in replay_buffer.take_drops()] == [(0, SIZE + n) for n in range(SIZE)]
+
+
+def test_after_an_undo_new_labels_of_the_specification_are_trained_on() -> None:
+    replay_buffer = buffer(excluded_specs={"gamed"})
+    replay_buffer.exclude_specs(set())
+    fold(replay_buffer, log_of(*(record | {"reward_spec": "gamed"} for record in group_of("g", SIZE))))
+    assert positions_of(replay_buffer.take(1)) == [(0, n) for n in range(SIZE)]
+
+
 def test_attempts_of_another_lineage_are_dropped() -> None:
     replay_buffer = fold(buffer(root=4, version=4), log_of(*group_of("g", SIZE, versions=(3, 4))))
     assert replay_buffer.ready() == 0

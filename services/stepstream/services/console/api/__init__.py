@@ -3,6 +3,7 @@
 from stepstream.services.console.api import (
     audit,
     curves,
+    decisions,
     fleet,
     overview,
     people,
@@ -19,6 +20,7 @@ from stepstream.services.console.endpoints import Endpoint
 ENDPOINTS: tuple[Endpoint, ...] = (
     *audit.ENDPOINTS,
     *curves.ENDPOINTS,
+    *decisions.ENDPOINTS,
     *fleet.ENDPOINTS,
     *overview.ENDPOINTS,
     *people.ENDPOINTS,

@@ -124,7 +124,7 @@ def judge(snapshot: Snapshot, canary: Canary, policy: CanaryPolicy) -> Finding:
         action, rule, reason = "rollback", NO_RESULT, f"no improvement after {state.canary.n} trajectories"
     target = {"promote": canary.version, "widen": canary.version, "rollback": canary.parent}.get(action, "")
     return Finding(
-        rule, canary.lever, action, target, reason, _figures(state), canary.parent, safety=action == "rollback"
+        rule, canary.lever, action, target, reason, _figures(state, canary), canary.parent, safety=action == "rollback"
     )
 
 
@@ -191,10 +191,12 @@ def _reliability_falls(canary: Sequence[Outcome], stable: Sequence[Outcome], k: 
     return tried.high < served.low
 
 
-def _figures(state: State) -> tuple[Evidence, ...]:
+def _figures(state: State, canary: Canary) -> tuple[Evidence, ...]:
     e_values = {"better": state.better, "not_worse": state.not_worse, "worse": state.worse, "harm": state.harm}
+    drift = () if canary.approved is None else (evidence("drift", lift(state.canary, canary.approved)),)
     return (
         evidence("difference", state.difference),
+        *drift,
         *(Evidence(f"e_{name}", rounded(value), n=state.difference.n) for name, value in e_values.items()),
         Evidence("successes_lost", rounded(state.lost), n=state.canary.n),
     )

@@ -10,7 +10,15 @@ from stepstream.analytics.estimate import Estimate
 from stepstream.analytics.success import Attempts, share, wilson
 from stepstream.analytics.tools import FACTOR, tool_alert
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import Evidence, Finding, History, Snapshot, evidence, rounded
+from stepstream.services.control.decide.records import (
+    DIVERGING_REWARDS,
+    Evidence,
+    Finding,
+    History,
+    Snapshot,
+    evidence,
+    rounded,
+)
 
 Rule = Callable[[Snapshot, History, ControlPolicy], Finding | None]
 
@@ -55,8 +63,9 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
     """Find a fall of success after a promotion by a CUSUM at the rate of each stratum, as estimated before it.
 
     A drift of the task mix is no fall then, nor is an error of the estimates (`find_fall` has formula and sources).
-    Strata with too few trajectories before the promotion are left out. At the default limit 12 of 1,000 fleets
-    whose task mix changed lost a sound version within 15 days of its promotion (docs/measured/decide.md).
+    Trajectories that failed by the error of a tool are left to `tool_errors`: no version answers for its outage.
+    Strata with too few trajectories before the promotion are left out. At the default limit 12 of 1,000 fleets whose
+    task mix changed lost a sound version within 15 days of its promotion (docs/measured/decide.md).
     """
     promotion, baselines = history.promotion, _baselines(snapshot, policy)
     if promotion is None:
@@ -64,7 +73,7 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
     closed = [
         (one.stratum, one.success)
         for one in snapshot.outcomes
-        if one.track == "stable" and one.success is not None and one.stratum in baselines
+        if one.track == "stable" and one.success is not None and one.failure != "tool" and one.stratum in baselines
     ]
     change = find_fall(closed, baselines, policy.change_effect, policy.change_limit)
     if change is None:
@@ -104,7 +113,7 @@ def diverging_rewards(snapshot: Snapshot, _history: History, _policy: ControlPol
         return None
     alarm = min(snapshot.alarms, key=lambda one: one.id)
     return Finding(
-        "diverging_rewards",
+        DIVERGING_REWARDS,
         "weights",
         "pause",
         snapshot.model,
@@ -198,7 +207,7 @@ def coverage(snapshot: Snapshot, _history: History, policy: ControlPolicy) -> Fi
 
 RULES: dict[str, Rule] = {
     "change_after_promotion": change_after_promotion,
-    "diverging_rewards": diverging_rewards,
+    DIVERGING_REWARDS: diverging_rewards,
     "staleness": staleness,
     "tool_errors": tool_errors,
     "headroom": headroom,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import CANARY_RULES, Finding, History, Past, Snapshot
+from stepstream.services.control.decide.records import CANARY_RULES, Finding, History, Snapshot
 
 _DAY_US = 86_400_000_000
 
@@ -33,6 +33,9 @@ def _reasons(finding: Finding, snapshot: Snapshot, history: History, policy: Con
     limits, now = policy.levers[finding.lever], snapshot.at_us
     pulls = [past for past in history.decisions if past.action != "hold" and past.state != "rejected"]
     same = [past for past in pulls if past.lever == finding.lever]
+    # A proposal reaches no trajectory: it delays other proposals, and not the canary that tries it.
+    watched = [past for past in pulls if past.action != "propose" and past.watched_until_us > now]
+    earlier = [past for past in same if (past.action == "propose") == (finding.action == "propose")]
     if not limits.enabled:
         yield f"the lever {finding.lever} is disabled"
     # A running canary is proof that its own last verdict was not done, or was another one.
@@ -41,14 +44,16 @@ def _reasons(finding: Finding, snapshot: Snapshot, history: History, policy: Con
         past.state == "awaiting" or (finding.rule not in CANARY_RULES and past.watched_until_us > now) for past in alike
     ):
         yield "the same decision is in force"
+    # A pause protects no agent: who resumes learning despite an alarm knows better than the alarm.
+    is_urgent = finding.safety and finding.action != "pause"
+    if not is_urgent and _is_rejected(finding, history, now):
+        yield "a person rejected it less than a day ago"
     if finding.safety:
         return
     if history.frozen or policy.freeze:
         yield "frozen"
     if policy.is_quiet(now):
         yield "quiet hours"
-    if any((past.action, past.target) == (finding.action, finding.target) for past in _rejected(history, now)):
-        yield "a person rejected it less than a day ago"
     if finding.action in {"promote", "widen"}:  # part of a canary that was started within the limits
         return
     closed = sum(one.success is not None for one in snapshot.outcomes)
@@ -56,15 +61,19 @@ def _reasons(finding: Finding, snapshot: Snapshot, history: History, policy: Con
         yield f"{closed} closed trajectories, fewer than {policy.min_trajectories}"
     if history.canary is not None:
         yield f"the canary of {history.canary.version} is running"
-    if watched := [past for past in pulls if past.watched_until_us > now]:
+    if watched:
         yield f"decision {watched[-1].id} is being watched"
-    if any(now - past.at_us < limits.cooldown_s * 1e6 for past in same):
+    if any(now - past.at_us < limits.cooldown_s * 1e6 for past in earlier):
         yield f"cool-down of {finding.lever}"
-    if sum(now - past.at_us < _DAY_US for past in same) >= limits.budget_per_day:
+    if sum(now - past.at_us < _DAY_US for past in earlier) >= limits.budget_per_day:
         yield f"budget of {finding.lever}: {limits.budget_per_day} a day"
     if sum(now - past.at_us < _DAY_US for past in pulls) >= policy.decisions_per_day:
         yield f"rate limit: {policy.decisions_per_day} decisions a day"
 
 
-def _rejected(history: History, now: int) -> list[Past]:
-    return [past for past in history.decisions if past.state == "rejected" and now - past.at_us < _DAY_US]
+def _is_rejected(finding: Finding, history: History, now: int) -> bool:
+    return any(
+        (past.state, past.action, past.target) == ("rejected", finding.action, finding.target)
+        and now - past.at_us < _DAY_US
+        for past in history.decisions
+    )

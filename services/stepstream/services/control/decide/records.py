@@ -24,6 +24,8 @@ NO_RESULT = "canary_without_result"
 """Rule of the end of a canary that was neither better nor harmful: unlike a rollback by `CANARY`, nothing about the
 version is bad, so versions that were trained from it may be tried."""
 CANARY_RULES = (CANARY, NO_RESULT)
+DIVERGING_REWARDS = "diverging_rewards"
+"""Rule that pauses learning on a reward that may be gamed; the pause excludes the alarms' reward specifications."""
 FailureKind = Literal["", "format", "tool", "capability"]
 
 

@@ -27,6 +27,7 @@ export const PAGES = [
   { name: "review", label: "Review", key: "v", role: "viewer", installation: false, module: () => import("./review.js") },
   { name: "rewards", label: "Rewards", key: "r", role: "viewer", installation: false, module: () => import("./rewards.js") },
   { name: "tools", label: "Tools", key: "u", role: "viewer", installation: false, module: () => import("./tools.js") },
+  { name: "decisions", label: "Decisions", key: "d", role: "viewer", installation: false, module: () => import("./decisions.js") },
   { name: "people", label: "People", key: "e", role: "viewer", installation: false, module: () => import("./people.js") },
   { name: "curves", label: "Curves", key: "c", role: "viewer", installation: false, module: () => import("./curves.js") },
   { name: "fleet", label: "Fleet", key: "f", role: "viewer", installation: true, module: () => import("./fleet.js") },
