@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 from gateway_fixtures import gateway_process, gateway_settings, opening_codec, read_topic
+from log_reading import read_to_end
 from tool_using_model import ToolUsingModel
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.topics.consumer import EventConsumer
 
 AGENTS = Path(__file__).parents[1] / "agents"
 
@@ -94,11 +94,8 @@ def steps_about(agent_stack: AgentStack, question: str, count: int) -> list[dict
     found: list[dict[str, Any]] = []
 
     def has_all() -> bool:
-        found[:] = []
-        with EventConsumer(agent_stack.settings.kafka, opening_codec(agent_stack.settings)) as consumer:
-            consumer.follow(["steps"])
-            while not consumer.is_caught_up():
-                found.extend(event.record for event in consumer.poll(1000, 0.1))
+        events = read_to_end(agent_stack.settings, opening_codec(agent_stack.settings), "steps")
+        found[:] = [event.record for event in events]
         ids = {step["trajectory_id"] for step in found if any(question in m["content"] for m in step["messages"])}
         found[:] = [step for step in found if step["trajectory_id"] in ids]
         return len(found) >= count

@@ -10,6 +10,8 @@ import click
 
 SUMMARY = ("success_before", "success_after", "swaps", "failed_requests", "prefix_kept", "max_mu_gap", "minutes")
 """Figures of the last line."""
+MOST_BEFORE = 0.35
+"""Largest success of a base model that mostly fails."""
 
 
 @click.command("demo-model")
@@ -62,7 +64,9 @@ def demo_model() -> None:
 
 def faults(facts: dict[str, Any], target: float, swaps: int) -> list[str]:
     """Return one sentence for each figure that is out of its range."""
+    before = facts["success_before"]
     limits = {
+        f"success_before is {before}, above {MOST_BEFORE}": before is None or before > MOST_BEFORE,
         f"success_after is {facts['success_after']}, below {target}": facts["success_after"] < target,
         f"swaps is {facts['swaps']}, below {swaps}": facts["swaps"] < swaps,
         f"failed_requests is {facts['failed_requests']}, not 0": facts["failed_requests"] != 0,

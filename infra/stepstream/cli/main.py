@@ -36,6 +36,7 @@ COMMANDS = {
         "List and show decisions of the control plane; approve, reject, undo, freeze.",
     ),
     "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
+    "demo-control": ("stepstream.cli.demo_control:demo_control", "Let things happen to a fleet; judge the decisions."),
     "demo-model": ("stepstream.cli.demo_model:demo_model", "Let a real model learn behind vLLM; roll versions back."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts; name the remedy for each fault."),
     "erase": ("stepstream.cli.erase:erase", "Erase a person; list the checkpoints that trained on them."),

@@ -1,11 +1,11 @@
 """Let a real model learn online behind vLLM, with an agent that is an ordinary script; then put versions out and back.
 
-1. Evaluate the base model on held-out tasks, greedily.
+1. Evaluate the base model on held-out tasks, greedily. Meanwhile write the bad version's weights.
 2. Start the agent and wait until training success passes `target + margin` and enough versions were swapped in. Fix
    the track stable and check it on other held-out tasks; if it fails, follow the newest version again and continue.
 3. Stop the learner and evaluate again. Put the version on a share of the traffic, its parent on the rest, and promote
    it.
-4. Publish and promote a bad version, random weights of the same shape, and roll it back. Stop the agent.
+4. Publish and promote the bad version, random weights of the same shape, and roll it back. Stop the agent.
 5. Restart the worker: the same prompts must give the same tokens. Meanwhile score sampled tokens with the learner's
    code and compare with what vLLM recorded.
 """
@@ -17,10 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 from stepstream.config import Settings, environment_of
 from stepstream.demo.agent_script import AgentScript
 from stepstream.demo.model_checks import greedy_tokens, max_mu_gap, write_bad_version
+from stepstream.demo.phase_timer import PhaseTimer
 from stepstream.demo.report import Report
 from stepstream.demo.run import TargetMissed
 from stepstream.demo.run_stats import Rate, RunStats
@@ -54,7 +56,7 @@ class ModelDemo:
         self._agent = AgentScript(self._settings)
         self._stats = RunStats(self._settings, now_us(), root_version)
         self._start = self._labels_end()
-        self._seconds: dict[str, float] = {}
+        self._timer = PhaseTimer(lambda: {os.getpid(): "demo", **{pid: name for name, pid in stack.pids().items()}})
 
     def run(self) -> Report:
         """Run all steps and return the report; blocks for minutes.
@@ -64,22 +66,24 @@ class ModelDemo:
             StackError: a process failed, or a command was refused.
         """
         began = time.monotonic()
-        with self._timed("base"):
+        with self._phase("base"), ThreadPoolExecutor(1) as pool:
+            # vLLM computes on one core, and nothing learns yet.
+            bad_folder = pool.submit(self._write_bad_version)
             before = self._evaluate("base model")
         good = self._learn(began)
         self._stack.stop_process("learner")
-        with self._timed("evaluate"):
+        with self._phase("evaluate"):
             after = self._evaluate(f"version {good}")
         self._agent.start()
         try:
-            with self._timed("canary"):
+            with self._phase("canary"):
                 self._canary(good)
-            with self._timed("rollback"):
-                rolled_back = self._bad_version(good)
+            with self._phase("rollback"):
+                rolled_back = self._bad_version(bad_folder.result(), good)
         finally:
             self._agent.stop()
         snapshot, swaps = self._stats.snapshot(), self._stats.swaps()
-        with self._timed("restart"):
+        with self._phase("restart"):
             same_tokens, (gap, compared) = self._restart(good)
         prefix, continued = self._stats.prefix_kept()
         facts = {
@@ -99,7 +103,7 @@ class ModelDemo:
             "root_version": self._root,
             "newest_version": snapshot.newest_version,
             "staleness_max": int(snapshot.staleness_max or 0),
-            "seconds": self._seconds,
+            **self._timer.facts(),
             "minutes": round((time.monotonic() - began) / 60, 2),
         }
         self._stats.close()
@@ -113,13 +117,13 @@ class ModelDemo:
         needed = min(1.0, self._settings.demo.target + _CHECK_MARGIN)
         tried = self._root
         while True:
-            with self._timed("learn"):
+            with self._phase("learn"):
                 self._agent.start()
                 try:
                     self._wait_for_success(tried, began)
                 finally:
                     self._agent.stop()
-            with self._timed("check"):
+            with self._phase("check"):
                 tried = self._served()
                 self._models("promote", f"{self._model}@{tried}")
                 rate = self._agent.evaluate(self._settings.demo.held_out // 2, first=self._settings.demo.held_out)
@@ -159,10 +163,14 @@ class ModelDemo:
         self._wait_until(lambda: self._stats.trajectories_on("canary") > 0, "a trajectory on the canary")
         self._models("promote", f"{self._model}@{version}")
 
-    def _bad_version(self, good: int) -> int:
-        """Publish and promote random weights, wait until they answered, and roll back to the version `good`."""
+    def _write_bad_version(self) -> Path:
+        """Write random weights of the root's shapes; return their folder."""
         folder = self._settings.paths.data / "models" / "bad"
         write_bad_version(weights_folder(folder_of(self._checkpoint(self._root)["uri"])), folder)
+        return folder
+
+    def _bad_version(self, folder: Path, good: int) -> int:
+        """Publish and promote the bad weights, wait until they answered, and roll back to the version `good`."""
         self._models("publish", str(folder), "--model", self._model)
         bad = self._newest()["version"]
         self._models("promote", f"{self._model}@{bad}")
@@ -180,14 +188,17 @@ class ModelDemo:
         """
         url = worker_addresses(self._settings)[0]
         before = greedy_tokens(url, self._model)
-        with closing(Codec(self._settings)) as codec:
-            versions = read_versions(self._settings.kafka, codec)
-        checkpoint = versions.get(self._model, version)
-        folder = fetch_whole(checkpoint, versions.find, cache_folder(self._settings))
         with ThreadPoolExecutor(1) as pool:
-            comparison = pool.submit(max_mu_gap, self._settings, folder, version, self._start)
+            comparison = pool.submit(self._max_mu_gap, version)
             self._stack.restart(_WORKER)
             return greedy_tokens(url, self._model) == before, comparison.result()
+
+    def _max_mu_gap(self, version: int) -> tuple[float, int]:
+        """Score what a version sampled in this run; see `max_mu_gap`."""
+        with closing(Codec(self._settings)) as codec:
+            versions = read_versions(self._settings.kafka, codec)
+        folder = fetch_whole(versions.get(self._model, version), versions.find, cache_folder(self._settings))
+        return max_mu_gap(self._settings, folder, version, self._start)
 
     def _served(self) -> int:
         """Return the version that the worker serves on the track stable."""
@@ -234,11 +245,13 @@ class ModelDemo:
             self._wait(0.5)
 
     @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        """Add the block's time to the seconds of a part of the run."""
-        began = time.monotonic()
-        yield
-        self._seconds[part] = round(self._seconds.get(part, 0.0) + time.monotonic() - began, 1)
+    def _phase(self, name: str) -> Iterator[None]:
+        """Measure the block and print its seconds, also if it raises."""
+        try:
+            with self._timer.phase(name):
+                yield
+        finally:
+            self._view.print_line(self._timer.line(name))
 
     def _wait(self, seconds: float) -> None:
         self._stack.poll()

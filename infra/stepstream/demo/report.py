@@ -36,7 +36,7 @@ class Report:
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(_text(value))}</td></tr>"
             for name, value in self.facts.items()
         )
-        return PAGE.format(chart=curve_svg(self.curve, self.target), rows=rows)
+        return PAGE.format(style=STYLE, chart=curve_svg(self.curve, self.target), rows=rows)
 
 
 def curve_svg(curve: Sequence[tuple[int, Rate]], target: float) -> str:
@@ -58,8 +58,8 @@ def curve_svg(curve: Sequence[tuple[int, Rate]], target: float) -> str:
         parts.append(f'<text x="{LEFT - 8}" y="{y(share) + 4:.1f}" text-anchor="end">{100 * share:.0f} %</text>')
     parts.append(f'<line class="target" x1="{LEFT}" x2="{WIDTH - 16}" y1="{y(target):.1f}" y2="{y(target):.1f}"/>')
     band = [(x(v), y(i[1])) for v, _, i in points if i] + [(x(v), y(i[0])) for v, _, i in reversed(points) if i]
-    parts.append(f'<polygon class="band" points="{_points(band)}"/>')
-    parts.append(f'<polyline class="curve" points="{_points([(x(v), y(p)) for v, p, _ in points])}"/>')
+    parts.append(f'<polygon class="band" points="{svg_points(band)}"/>')
+    parts.append(f'<polyline class="curve" points="{svg_points([(x(v), y(p)) for v, p, _ in points])}"/>')
     parts += [
         f'<text x="{x(version):.1f}" y="{HEIGHT - 22}" text-anchor="middle">{version}</text>'
         for version in sorted({first, (first + last) // 2, last})
@@ -68,7 +68,8 @@ def curve_svg(curve: Sequence[tuple[int, Rate]], target: float) -> str:
     return "\n".join(parts)
 
 
-def _points(pairs: Sequence[tuple[float, float]]) -> str:
+def svg_points(pairs: Sequence[tuple[float, float]]) -> str:
+    """Return the coordinates of a line or an area in SVG's form."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)
 
 
@@ -76,23 +77,27 @@ def _text(value: object) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
+STYLE = """\
+  :root { color-scheme: light dark; }
+  body { font: 15px/1.5 system-ui, sans-serif; max-width: 800px; margin: 2rem auto; padding: 0 1rem; }
+  svg { width: 100%; height: auto; font-size: 12px; }
+  svg text { fill: currentColor; }
+  .grid { stroke: currentColor; opacity: .15; }
+  .target { stroke: #2a8f4e; stroke-dasharray: 6 4; stroke-width: 1.5; }
+  .band { fill: #3b6fd4; opacity: .18; }
+  .curve { fill: none; stroke: #3b6fd4; stroke-width: 2; }
+  table { border-collapse: collapse; width: 100%; }
+  th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8884; font-weight: normal; }
+  td { font-variant-numeric: tabular-nums; word-break: break-word; }
+"""
+"""Style sheet of reports."""
+
 PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>Stepstream: report of the demo</title>
 <style>
-  :root {{ color-scheme: light dark; }}
-  body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 800px; margin: 2rem auto; padding: 0 1rem; }}
-  svg {{ width: 100%; height: auto; font-size: 12px; }}
-  svg text {{ fill: currentColor; }}
-  .grid {{ stroke: currentColor; opacity: .15; }}
-  .target {{ stroke: #2a8f4e; stroke-dasharray: 6 4; stroke-width: 1.5; }}
-  .band {{ fill: #3b6fd4; opacity: .18; }}
-  .curve {{ fill: none; stroke: #3b6fd4; stroke-width: 2; }}
-  table {{ border-collapse: collapse; width: 100%; }}
-  th, td {{ text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8884; font-weight: normal; }}
-  td {{ font-variant-numeric: tabular-nums; word-break: break-word; }}
-</style>
+{style}</style>
 <h1>Report of the demo</h1>
 <p>Success on training tasks by policy version, with 95 % Wilson intervals; the dashed line is the target.</p>
 {chart}

@@ -12,6 +12,7 @@ from stepstream.config import (
     FleetSettings,
     GatewaySettings,
     KafkaSettings,
+    OptimiseSettings,
     SchemaRegistrySettings,
     Section,
     Settings,
@@ -71,6 +72,11 @@ def resolve_addresses(settings: Settings) -> Settings:
                 if settings.fleet.gateway_url == _default(FleetSettings, "gateway_url")
                 else {}
             ),
+            "optimise": settings.optimise.model_copy(
+                update={"gateway_url": gateway_url}
+                if settings.optimise.gateway_url == _default(OptimiseSettings, "gateway_url")
+                else {}
+            ),
             "stack": settings.stack.model_copy(update={"external": external}),
         }
     )
@@ -108,6 +114,7 @@ def isolated(settings: Settings, data: Path) -> Settings:
                 update={"port": port["gateway"], "upstreams": defaults.gateway.upstreams}
             ),
             "fleet": settings.fleet.model_copy(update={"gateway_url": defaults.fleet.gateway_url}),
+            "optimise": settings.optimise.model_copy(update={"gateway_url": defaults.optimise.gateway_url}),
             "console": settings.console.model_copy(update={"port": port["console"]}),
             "inference": settings.inference.model_copy(update={"port": workers}),
             "stack": settings.stack.model_copy(

@@ -4,25 +4,11 @@ The process asks the kernel for SIGKILL when its parent dies, even by kill -9. T
 covers the broker, which becomes a Java process. Linux only: other systems rely on the supervisor's own stop.
 """
 
-import ctypes
 import os
 import runpy
-import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Request SIGKILL at the parent's death; exit if the parent is dead already."""
-    parent = os.getppid()
-    # Process 1 adopts orphans. In a container it can also be the command that started this one, never supervisord.
-    orphan = parent == 1 and "SUPERVISOR_ENABLED" in os.environ
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if orphan or os.getppid() != parent:
-        sys.exit("exiting: the process that started this one has ended")
-
+from stepstream.core.parent_death import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent()

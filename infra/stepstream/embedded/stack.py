@@ -143,6 +143,10 @@ class Stack:
         """Return a process's id; 0 while it is down."""
         return int(self._supervisord.call("getProcessInfo", name)["pid"])
 
+    def pids(self) -> dict[str, int]:
+        """Return the ids of the processes that run, by name."""
+        return {state.name: state.pid for state in self._monitor.states().values() if state.pid}
+
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to a process but not to its children; return its id.
 

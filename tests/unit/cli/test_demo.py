@@ -48,7 +48,7 @@ def test_the_last_line_names_the_page_of_the_runs_own_curve(tmp_path: Path, caps
     assert (parts.netloc, parts.path) == ("127.0.0.1:9999", "/curves")
     assert 'name: "curves"' in (STATIC / "pages" / "index.js").read_text()
     store: Any = Store()
-    request = Call(LOCAL, Services(settings, store, None), dict(parse_qsl(parts.query)))  # type: ignore[arg-type]
+    request = Call(LOCAL, Services(settings, store, None, None), dict(parse_qsl(parts.query)))  # type: ignore[arg-type]
     assert curves.read is not None
     assert curves.read(request)["model"] == settings.learner.model
     assert store.models == {settings.learner.model}

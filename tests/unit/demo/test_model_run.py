@@ -38,6 +38,7 @@ def test_good_figures_have_no_fault() -> None:
 
 def test_each_figure_out_of_its_range_is_a_fault() -> None:
     bad = {
+        "success_before": 0.4,
         "success_after": 0.7,
         "swaps": 2,
         "failed_requests": 1,

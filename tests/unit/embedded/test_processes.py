@@ -118,7 +118,8 @@ def test_a_wrong_number_of_workers_is_refused_with_the_jobs_that_exist(entry: st
 def test_every_program_of_the_package_is_in_the_table() -> None:
     programs = set(programs_of_the_package())
     assert {"stepstream.jobs.inspect", "stepstream.jobs.verify", "stepstream.services.gateway"} <= programs
-    steps = {"stepstream.embedded.base_model"}  # an action runs it once
+    # An action runs the one, the controller the other for each search.
+    steps = {"stepstream.embedded.base_model", "stepstream.services.control.optimise"}
     assert programs - steps == {process.module for process in PROCESSES} - {"stepstream.embedded.broker"}  # runs Java
 
 
