@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stepstream.config import InferenceSettings
+from stepstream.services.inference import vllm_process
 from stepstream.services.inference.vllm_process import VllmProcess
 
 
@@ -36,3 +37,14 @@ async def test_settings_are_arguments(fields: dict[str, Any], arguments: set[tup
         "reasoning_parser" in fields,
         "lora_rank" in fields,
     )
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+async def test_a_cpu_computes_in_the_process_that_schedules(monkeypatch: pytest.MonkeyPatch, is_cpu: bool) -> None:
+    monkeypatch.setattr(vllm_process, "_on_cpu", lambda: is_cpu)
+    process = VllmProcess(InferenceSettings(engine="vllm", model="m", vllm_args=["--seed", "5"]))
+    command = process._command(Path("/versions/7"), 7)
+    await process.close()
+    executors = [value for name, value in pairwise(command) if name == "--distributed-executor-backend"]
+    assert [executor.rpartition(".")[2] for executor in executors] == ["UniProcExecutor"] * is_cpu
+    assert command[-2:] == ["--seed", "5"]  # an argument of the user's comes later and so takes precedence

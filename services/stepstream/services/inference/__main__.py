@@ -73,7 +73,14 @@ def _served(inference: InferenceSettings) -> tuple[Worker, App]:
     from stepstream.services.inference.torch_engine import TorchEngine
 
     def new_engine() -> Engine:
-        return TorchEngine(inference.max_batch, length, inference.threads, inference.device)
+        return TorchEngine(
+            inference.max_batch,
+            length,
+            inference.threads,
+            inference.device,
+            drain=inference.swap == "drain",
+            smoke_prompts=inference.smoke_prompts,
+        )
 
     try:
         first = new_engine()

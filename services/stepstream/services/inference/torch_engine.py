@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.continuous_batch import Batch, Generation
 from stepstream.services.inference.engine import (
     BadPromptError,
@@ -40,8 +41,25 @@ class _Scoring(NamedTuple):
 class TorchEngine(Engine):
     """Computes on its own thread, which sleeps when idle; create and use it on one event loop."""
 
-    def __init__(self, max_batch: int, max_length: int, threads: int, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        max_batch: int,
+        max_length: int,
+        threads: int,
+        device: str = "cpu",
+        *,
+        drain: bool = False,
+        smoke_prompts: Sequence[str] = (),
+    ) -> None:
         """Run at most `max_batch` sequences of `max_length` tokens at once on `threads` CPU threads or a GPU.
+
+        Args:
+            max_batch: sequences at once.
+            max_length: tokens of each.
+            threads: CPU threads.
+            device: torch's name of the device.
+            drain: True: at a swap, running sequences end on the old weights first; False: they go on with the new ones.
+            smoke_prompts: texts after which the logits of a new version must be finite.
 
         Raises:
             EngineError: this machine has no such device.
@@ -52,6 +70,7 @@ class TorchEngine(Engine):
         self._device = device
         torch.set_num_threads(threads)
         self._max_batch, self._max_length = max_batch, max_length
+        self._drain, self._smoke_prompts = drain, tuple(smoke_prompts)
         self._loop = asyncio.get_running_loop()
         self._weights: LlamaWeights | None = None
         self._version: int | None = None
@@ -75,7 +94,7 @@ class TorchEngine(Engine):
         return self._version
 
     async def load(self, folder: Path, version: int) -> None:
-        """Read the checkpoint beside the running batch, then swap it in between two tokens."""
+        """Read the checkpoint beside the running batch; swap it in between two tokens, or once the batch is empty."""
         weights = await asyncio.to_thread(LlamaWeights, folder, self._device)
         if self._weights is not None:
             check_same_shapes(folder, weights.entries, self._weights.entries)
@@ -83,7 +102,7 @@ class TorchEngine(Engine):
                 raise CheckpointRefusedError(
                     f"{folder}: its config.json differs from the served version's; start a new worker for it"
                 )
-        await asyncio.to_thread(_smoke_test, folder, weights)
+        await asyncio.to_thread(_smoke_test, folder, weights, self._smoke_prompts)
         swapped: asyncio.Future[None] = self._loop.create_future()
         with self._wake:
             self._check_alive()
@@ -188,12 +207,15 @@ class TorchEngine(Engine):
                     self._wake.wait()
                 if self._closing:
                     return
-                swap, self._swap = self._swap, None
                 if batch is not None and self._cancelled:
                     batch.remove(self._cancelled)
                     self._cancelled = set()
+                is_draining = bool(self._swap and self._drain and batch and batch.running)
+                swap = None
+                if not is_draining:
+                    swap, self._swap = self._swap, None
                 scoring = self._scoring.popleft() if self._scoring and batch and batch.free else None
-                room = batch.free if batch else self._max_batch
+                room = 0 if is_draining else batch.free if batch else self._max_batch
                 joining = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
             if swap is not None:
                 batch = self._apply_swap(batch, *swap)
@@ -234,22 +256,32 @@ class TorchEngine(Engine):
             self._loop.call_soon_threadsafe(_put_all, items)
 
 
-def _smoke_test(folder: Path, weights: LlamaWeights) -> None:
-    """Compute one test prompt with a checkpoint's weights, beside the running batch.
+def _smoke_test(folder: Path, weights: LlamaWeights, prompts: Sequence[str]) -> None:
+    """Compute a prompt of tokens from the whole vocabulary, and some texts, beside the running batch.
 
     Raises:
         CheckpointRefusedError: the shapes do not fit each other, or a logit is NaN or infinite.
     """
-    device = weights.embedding.device
-    count = min(_SMOKE_TOKENS, weights.shape.max_length)
-    tokens = torch.linspace(0, weights.shape.vocabulary - 1, count).long()[None].to(device)
+    shape = weights.shape
+    tokens = torch.linspace(0, shape.vocabulary - 1, min(_SMOKE_TOKENS, shape.max_length)).long()
+    _check_logits(folder, weights, tokens, "a test prompt")
+    tokenizer = ChatTokenizer(folder) if prompts else None
+    for prompt in prompts:
+        assert tokenizer is not None
+        _check_logits(folder, weights, torch.tensor(tokenizer.encode(prompt)), f"the smoke prompt {prompt!r}")
+
+
+def _check_logits(folder: Path, weights: LlamaWeights, tokens: torch.Tensor, name: str) -> None:
+    device, count = weights.embedding.device, len(tokens)
     try:
         with torch.inference_mode():
-            logits = Llama(weights, 1, count).prefill(0, tokens, torch.tensor([count - 1], device=device))
+            logits = Llama(weights, 1, count).prefill(
+                0, tokens[None].to(device), torch.tensor([count - 1], device=device)
+            )
     except (RuntimeError, IndexError) as error:
         raise CheckpointRefusedError(f"{folder}: its tensors do not fit each other: {error}") from error
     if not bool(logits.isfinite().all()):
-        raise CheckpointRefusedError(f"{folder}: its logits for a test prompt are NaN or infinite")
+        raise CheckpointRefusedError(f"{folder}: its logits for {name} are NaN or infinite")
 
 
 def _put_all(items: list[_QueuedItem]) -> None:

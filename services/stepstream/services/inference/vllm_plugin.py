@@ -7,8 +7,6 @@ Every process of vLLM calls `register`. The process that serves HTTP creates `Se
 
 from typing import Any
 
-from stepstream.services.inference.vllm_idle import sleep_while_waiting
-
 BACKEND = "stepstream"
 _PACKAGE = "stepstream.services.inference"
 _RECHECK_MS = 100
@@ -19,14 +17,11 @@ def register() -> None:
     from vllm.distributed.device_communicators import shm_broadcast
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    # A worker that had no work for 1 s may miss the wake-up for the next step, and by default looks again after 5 s.
+    # With several GPUs: a worker that had no work for 1 s may miss the wake-up for the next step, and by default looks
+    # again after 5 s.
     shm_broadcast.SHM_READER_RECHECK_INTERVAL_MS = _RECHECK_MS
-    from vllm.platforms import current_platform
-
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, f"{_PACKAGE}.vllm_transfer", "FolderTransferEngine")
-    if current_platform.is_cpu():
-        sleep_while_waiting()
 
 
 class ServingPlugin:

@@ -26,7 +26,9 @@ _log = logging.getLogger(__name__)
 _START_S = 600.0  # a large model takes minutes to load
 _STOP_S = 15.0
 _IDLE_S = 15.0  # vLLM keeps idle connections much longer, so that no request meets a closing one
-_CPU_ARGS = ["--enforce-eager", "--dtype", "float32"]
+_IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""Computes in the process that schedules. By default vLLM starts another one on a CPU, to bind its threads to cores."""
+_CPU_ARGS = ["--enforce-eager", "--dtype", "float32", "--distributed-executor-backend", _IN_CORE]
 _CPU_ENV = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 URL = "http://vllm"
 """Beginning of every address; the name is not resolved."""
