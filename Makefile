@@ -9,10 +9,11 @@ TEST_PROCESSES ?= 3
 # at every start. The tests skip this: they import few of the packages, and Python writes that bytecode itself.
 BYTECODE := --compile-bytecode
 test tests test-quick test-python test-console test-proxy test-serving test-control test-owners lint prose types: BYTECODE :=
-# Key of the disk, memory and minutes that `make test`, `make demo` and `make demo-model` print before they install anything.
+# Key of the disk, memory and minutes that `make test` and the demos print before they install anything.
 test tests: NEEDS := test
 demo: NEEDS := demo
 demo-model: NEEDS := demo-model
+demo-control: NEEDS := demo
 # The lock files are complete, so uv resolves nothing.
 UV = $(BIN)/uv pip install --quiet --no-deps $(BYTECODE)
 export OMP_NUM_THREADS ?= 1
@@ -21,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test tests test-quick test-python test-console test-proxy test-strangers fuzz test-serving test-control lint prose format types install \
+.PHONY: help demo demo-model demo-control up test tests test-quick test-python test-console test-proxy test-strangers fuzz test-serving test-control lint prose format types install \
 	locks clean distclean needs
 
 help: ## Show what each target does
@@ -33,6 +34,9 @@ demo: install ## Run the whole loop on the embedded stack until the policy is cl
 demo-model: install $(VENV)/.demo-model ## Let SmolLM2 learn tool calls behind vLLM: a canary, a rollback
 	@$(BIN)/stepstream demo-model
 
+demo-control: install ## Let five things happen to a fleet, and the control plane answer them
+	@$(BIN)/stepstream demo-control $(if $(SEED),--seed $(SEED))
+
 up: install ## Run the demo's services and agents over the same data, until Ctrl-C
 	@STEPSTREAM_CONFIG="$${STEPSTREAM_CONFIG:-demo}" $(BIN)/stepstream up
 
@@ -40,7 +44,7 @@ test: $(VENV)/.dev $(AGENTS)/.done lint types tests ## Run every check and every
 
 tests: $(VENV)/.dev $(AGENTS)/.done
 	@echo "== tests, $(TEST_PROCESSES) files at once"
-	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 30
 
 # Unit and contract tests that end within 3 minutes: no vLLM engine, no whole training runs.
 test-quick: $(VENV)/.dev lint ## Run lint, unit and contract tests, while you work
@@ -83,6 +87,8 @@ STRANGER_TESTS := \
 	tests/integration/test_secured_cluster.py \
 	tests/integration/test_three_brokers.py \
 	tests/contract/test_store_access.py \
+	tests/unit/gateway/context/test_placement.py \
+	tests/unit/gateway/http/test_client.py \
 	tests/unit/gateway/otlp/test_two_tenants.py \
 	tests/unit/gateway/test_api_keys.py \
 	tests/unit/gateway/test_grant.py \
@@ -90,7 +96,8 @@ STRANGER_TESTS := \
 	tests/unit/gateway/test_prices.py \
 	tests/unit/gateway/test_response_ids.py \
 	tests/unit/test_same_site.py \
-	tests/unit/test_http_server.py
+	tests/unit/test_http_server.py \
+	tests/unit/test_threat_model.py
 
 test-strangers: $(VENV)/.dev ## Run the tests of tenants, keys, hostile peers and shared clusters only
 	@$(BIN)/pytest $(STRANGER_TESTS)
@@ -117,6 +124,7 @@ SERVING_TESTS := \
 	tests/integration/test_gateway_workers.py \
 	tests/integration/test_gateway_tracks.py \
 	tests/integration/test_gateway_torch_workers.py \
+	tests/integration/test_learner_control.py \
 	tests/integration/test_learner_process.py \
 	tests/integration/test_versions_on_s3.py \
 	tests/unit/versions \
@@ -137,9 +145,12 @@ test-console: $(VENV)/.dev ## Run the tests of the console only, in Chromium and
 	@$(BIN)/pytest $(CONSOLE_TESTS)
 
 CONTROL_TESTS := \
+	tests/faults/test_controller_killed.py \
 	tests/integration/test_control_process.py \
 	tests/integration/test_control_queries.py \
 	tests/integration/test_decisions.py \
+	tests/integration/test_harness.py \
+	tests/end_to_end/test_console_browser.py::test_a_decision_is_answered_and_its_policy_frozen_by_role \
 	tests/unit/analytics \
 	tests/unit/control
 

@@ -26,6 +26,7 @@ from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.services.console.api import ENDPOINTS
+from stepstream.services.console.decision_cache import DecisionCache
 from stepstream.services.console.endpoints import Call, Services
 from stepstream.services.console.event_log import EventLog
 from stepstream.services.console.store import Row, Store
@@ -57,7 +58,7 @@ def time_ms(ask: Callable[[], object]) -> float:
 def measure(settings: Settings, runs: int) -> dict[str, dict[str, int]]:
     """Print and return the first, median and p95 time of each page in milliseconds."""
     store = UncachedStore(settings)
-    services = Services(settings, store, EventLog(settings))
+    services = Services(settings, store, EventLog(settings), DecisionCache(settings))
     readers = {endpoint.path.removeprefix("/api/"): endpoint for endpoint in ENDPOINTS if endpoint.read is not None}
     figures = {}
     print("| page | range | first ms | p50 ms | p95 ms |\n|---|---|---|---|---|")

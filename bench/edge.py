@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,9 +61,12 @@ def post(server: Server, path: str, body: bytes) -> float:
         f"http://127.0.0.1:{server.port}{path}", body, {"content-type": kind, **server.headers}
     )
     began = time.monotonic()
-    with urllib.request.urlopen(request, timeout=LONGEST_S) as reply:
-        if reply.status != ANSWERS[path]:
-            raise SystemExit(f"{path} got status {reply.status}")
+    try:
+        with urllib.request.urlopen(request, timeout=LONGEST_S) as reply:
+            if reply.status != ANSWERS[path]:
+                raise SystemExit(f"{path} got status {reply.status}")
+    except urllib.error.HTTPError as error:
+        raise SystemExit(f"{path} got status {error.code}: {error.read()[:500]!r}") from None
     return time.monotonic() - began
 
 

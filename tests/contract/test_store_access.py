@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -253,6 +254,22 @@ def test_nobody_queries_without_a_password(store: StoreProcess, headers: dict[st
         urllib.request.urlopen(request, timeout=TIMEOUT_S)
     with failed.value:
         assert failed.value.code == 403
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "localhost.evil.example"}, {"Origin": "https://evil.example"}], ids=["host", "origin"]
+)
+def test_a_page_of_another_site_reads_no_table(store: StoreProcess, writer: str, headers: dict[str, str]) -> None:
+    address = urlsplit(writer)
+    credentials = {"X-ClickHouse-User": str(address.username), "X-ClickHouse-Key": unquote(str(address.password))}
+    query = f"{store.url}/?query=SELECT%2041%2B1"
+    with urllib.request.urlopen(urllib.request.Request(query, headers=credentials), timeout=TIMEOUT_S) as reply:
+        assert reply.read() == b"42\n"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(query, headers=credentials | headers), timeout=TIMEOUT_S)
+    with refused.value:
+        assert refused.value.code == 403
+        assert b"http.allowed_" in refused.value.read()
 
 
 @pytest.mark.parametrize("path", ["ping", "ready"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from log_reading import read_to_end
 from stream_records import make_ending, make_steps
 from waiting import wait_for_value
 
@@ -22,7 +23,6 @@ from stepstream.datasets.parquet import read_documents as rows
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
-from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.producer import EventProducer
 
 CHAT = Path(__file__).parents[1] / "data" / "datasets" / "chat.jsonl"
@@ -62,13 +62,9 @@ def exported(name: str, where: str, out: Path, *more: str) -> list[Episode]:
 
 def label_revisions(settings: Settings) -> list[tuple[str, int]]:
     """Return (trajectory, revision) of every label so far, sorted."""
-    codec, revisions = sealing_codec(settings), []
-    with EventConsumer(settings.kafka, codec) as consumer:
-        consumer.follow(["labeled-trajectories"])
-        while not consumer.is_caught_up():
-            revisions += [(e.record["trajectory_id"], e.record["revision"]) for e in consumer.poll(1000, 1.0)]
-    codec.close()
-    return sorted(revisions)
+    with closing(sealing_codec(settings)) as codec:
+        labels = [event.record for event in read_to_end(settings, codec, "labeled-trajectories")]
+    return sorted((label["trajectory_id"], label["revision"]) for label in labels)
 
 
 def test_importing_a_file_or_its_exports_again_adds_nothing(

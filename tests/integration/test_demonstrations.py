@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from labelled_records import tiny_model
+from log_reading import read_to_end
 from stream_records import make_ending, make_feedback, make_steps
 from waiting import wait_until
 
@@ -21,7 +22,6 @@ from stepstream.learner.lineage import read_versions
 from stepstream.learner.model.checkpoint import folder_of
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, new_policy_span
 from stepstream.topics.producer import EventProducer
 
@@ -63,12 +63,7 @@ class World:
         self._producer.flush()
 
     def read(self, topic: str) -> list[Any]:
-        found = []
-        with EventConsumer(self.settings.kafka, self.codec) as consumer:
-            consumer.follow([topic])
-            while not consumer.is_caught_up():
-                found += [event.record for event in consumer.poll(500, 0.2)]
-        return found
+        return [event.record for event in read_to_end(self.settings, self.codec, topic)]
 
     def decisions(self) -> set[tuple[str, int, str]]:
         return {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from gateway_fixtures import codec
+from log_reading import read_to_end
 from sample_records import training_decision
 from scripted_upstream import ScriptedUpstream, solve
 from service_process import ServiceProcess
@@ -21,7 +22,6 @@ from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
 from stepstream.services.fleet.evaluate import evaluate
 from stepstream.services.fleet.ledger import Attempt, read_ledger
-from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import new_checkpoint, new_reward_specification
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
@@ -69,12 +69,8 @@ def ledger(process: ServiceProcess) -> list[Attempt]:
 
 
 def events_of(settings: Settings, topic: str, trajectories: set[str]) -> list[Any]:
-    with EventConsumer(settings.kafka, codec(settings.schema_registry.url)) as consumer:
-        consumer.follow([topic])
-        found = []
-        while not consumer.is_caught_up():
-            found += [event.record for event in consumer.poll(1000, 0.1) if event.key in trajectories]
-    return found
+    events = read_to_end(settings, codec(settings.schema_registry.url), topic)
+    return [event.record for event in events if event.key in trajectories]
 
 
 def wait_for_events(settings: Settings, attempts: list[Attempt]) -> tuple[list[Any], list[Any]]:

@@ -210,6 +210,27 @@ async def test_a_call_that_asks_for_http_2_is_answered(door: Door, pieces: int) 
     assert head.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("origin: https://evil.example", 403),
+        ("host: gateway.evil.example", 403),
+        ("content-type: text/plain", 415),
+        ("x-any: other", 202),
+    ],
+    ids=["origin", "host", "content type", "none of them"],
+)
+async def test_a_page_of_another_site_posts_no_feedback(door: Door, header: str, status: int) -> None:
+    name, _, value = header.partition(": ")
+    headers = {"content-type": "application/json", name: value}
+    feedback = {"trajectory_id": "t", "name": "thumbs", "value": 1}
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as session,
+        session.post(f"http://127.0.0.1:{door.port}/v1/feedback", data=json.dumps(feedback), headers=headers) as reply,
+    ):
+        assert reply.status == status
+
+
 async def test_a_body_with_two_lengths_is_refused(door: Door) -> None:
     async with callers(door, 1) as [(reader, writer)]:
         writer.write(post(CALL, "transfer-encoding: chunked") + post(CALL))

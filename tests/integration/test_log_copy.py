@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -17,6 +17,7 @@ import pytest
 from command_line import CommandResult, stepstream
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from log_reading import QUICK_END
 from stack_fixtures import with_settings
 from stack_world import World
 from stream_records import make_ending, make_feedback, make_steps
@@ -66,7 +67,7 @@ def old(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> It
     wanted = with_settings(
         isolated(base_settings, tmp_path_factory.mktemp("old")),
         topics={"partitions": PARTITIONS},
-        jobs={"session_timeout_s": 10.0},  # for so long, a stopped job stays a member of its group
+        jobs={"session_timeout_s": 6.0},  # for so long, a stopped job stays a member of its group
     )
     with Stack(wanted, ["broker", "registry", *JOBS]) as stack:
         yield stack
@@ -115,22 +116,41 @@ def wait_for_revisions(world: World, wanted: dict[str, int]) -> None:
     wait_for_value(found, wanted)
 
 
-def raw(settings: Settings, topic: str) -> list[tuple[bytes, bytes | None, Any, Any]]:
-    """Return key, value, headers and timestamp of the committed records of a topic, in order inside a partition."""
-    name = settings.kafka.prefix + topic
+Raw = tuple[bytes, bytes | None, Any, Any]
+"""Key, value, headers and timestamp of a record."""
+
+
+def raw_by_topic(settings: Settings, topics: Sequence[str] = COPIED) -> dict[str, list[Raw]]:
+    """Return the committed records of topics, in order inside a partition."""
+    prefix = settings.kafka.prefix
     config = {"group.id": "test", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-    consumer = Consumer(client_config(settings.kafka) | config)
-    partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
-    consumer.assign([TopicPartition(name, number, 0) for number in partitions])
-    found, ended = [], 0
+    consumer = Consumer(client_config(settings.kafka) | config | QUICK_END)
+    listed = consumer.list_topics(timeout=10).topics
+    partitions = [
+        TopicPartition(prefix + topic, number, 0) for topic in topics for number in listed[prefix + topic].partitions
+    ]
+    consumer.assign(partitions)
+    found: dict[str, list[Raw]] = {topic: [] for topic in topics}
+    ended = 0
     while ended < len(partitions):
-        for message in consumer.consume(500, 0.1):
+        for message in consumer.consume(500, 0.05):
             if message.error() is not None:
                 ended += 1
             else:
-                found.append((message.key() or b"", message.value(), message.headers(), message.timestamp()))
+                record = (message.key() or b"", message.value(), message.headers(), message.timestamp())
+                found[(message.topic() or "").removeprefix(prefix)].append(record)
     consumer.close()
     return found
+
+
+def raw(settings: Settings, topic: str) -> list[Raw]:
+    """Return the committed records of one topic."""
+    return raw_by_topic(settings, [topic])[topic]
+
+
+def count(settings: Settings) -> int:
+    """Return the number of committed records of all copied topics."""
+    return sum(map(len, raw_by_topic(settings).values()))
 
 
 def produce(settings: Settings, *records: tuple[bytes, bytes | None]) -> None:
@@ -177,13 +197,13 @@ def test_a_copy_is_refused_before_its_topics_exist(old: Stack, new_settings: Set
 
 def test_a_copy_is_killed_before_and_after_a_commit(old: Stack, new_settings: Settings, before: World) -> None:
     for number, moment in enumerate(("before", "after")):
-        copies = sum(len(raw(new_settings, topic)) for topic in COPIED)
+        copies = count(new_settings)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSTREAM_")}
         process = subprocess.run(
             [sys.executable, "-c", KILLED_COPY, moment], env=environment | environment_of(new_settings), timeout=120
         )
         assert process.returncode == -signal.SIGKILL
-        assert copies < sum(len(raw(new_settings, topic)) for topic in COPIED) < copies + 50
+        assert copies < count(new_settings) < copies + 50
         send_some(before, range(COUNT + number, COUNT + number + 1))
 
 
@@ -204,7 +224,7 @@ def test_the_old_jobs_must_have_read_everything(old: Stack, new_settings: Settin
         lambda: any(step["trajectory_id"] == "late" for step in before.records("governed-steps")), "govern has read it"
     )
     settled = None
-    while settled != (settled := {topic: len(before.read(topic)) for topic in COPIED}):
+    while settled != (settled := count(old.settings)):
         pass
     for job in JOBS:
         old.stop_process(job)
@@ -223,10 +243,10 @@ def test_the_old_jobs_must_have_read_everything(old: Stack, new_settings: Settin
 
 
 def test_every_record_is_copied_once_in_the_order_of_its_key(old: Stack, new_settings: Settings) -> None:
+    source, copies = raw_by_topic(old.settings), raw_by_topic(new_settings)
     for topic in COPIED:
-        source, copies = raw(old.settings, topic), raw(new_settings, topic)
-        assert topic == ALARMS or by_key(copies) == by_key(source), topic
-    assert len(raw(new_settings, "labeled-trajectories")) > COUNT
+        assert topic == ALARMS or by_key(copies[topic]) == by_key(source[topic]), topic
+    assert len(copies["labeled-trajectories"]) > COUNT
     assert raw(new_settings, "dead-letters") == raw(new_settings, "trajectory-stats") == []
 
 

@@ -3,12 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from labelled_records import tiny_model
+from log_reading import read_to_end
 from waiting import wait_until
 
 from stepstream.cli.main import run
@@ -19,7 +21,6 @@ from stepstream.embedded.stack import Stack
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.lineage import Versions, read_versions
 from stepstream.learner.training.trainer import Trainer
-from stepstream.topics.consumer import EventConsumer
 
 PAIRS, AT_ONCE = 20, 4
 UPDATES = PAIRS // AT_ONCE
@@ -50,13 +51,8 @@ def chats(file: Path) -> Path:
 
 
 def records(settings: Settings, topic: str) -> list[Any]:
-    codec, found = sealing_codec(settings), []
-    with EventConsumer(settings.kafka, codec) as consumer:
-        consumer.follow([topic])
-        while not consumer.is_caught_up():
-            found += [event.record for event in consumer.poll(500, 0.2)]
-    codec.close()
-    return found
+    with closing(sealing_codec(settings)) as codec:
+        return [event.record for event in read_to_end(settings, codec, topic)]
 
 
 def versions(settings: Settings) -> Versions:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from gateway_fixtures import codec, read_topic
+from log_reading import read_to_end
 from sample_records import checkpoint
 from stack_fixtures import with_settings
 from waiting import TIMEOUT_S, wait_until
@@ -27,7 +28,6 @@ from stepstream.jobs.labels.sequences import join_sequences
 from stepstream.sdk.handle import TrajectoryInfo
 from stepstream.sdk.recorder import Recorder
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
 
@@ -111,12 +111,7 @@ def test_trajectories_from_sync_and_async_code_arrive_as_valid_events(recorded_s
 
 
 def read(settings: Settings, codec: Codec, trajectory: str) -> list[Any]:
-    with EventConsumer(settings.kafka, codec) as consumer:
-        consumer.follow(["steps"])
-        found: list[Any] = []
-        while not consumer.is_caught_up():
-            found += [event.record for event in consumer.poll(100, 0.1) if event.key == trajectory]
-    return found
+    return [event.record for event in read_to_end(settings, codec, "steps") if event.key == trajectory]
 
 
 def test_a_persons_messages_are_sealed_and_can_be_opened(registry_settings: Settings) -> None:

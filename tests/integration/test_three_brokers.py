@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import TopicCollection
+from confluent_kafka.admin import ConfigResource
 from kafka_nodes import KafkaNodes
 from stack_fixtures import with_settings
 from stack_world import World
@@ -85,6 +86,9 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(cluster: tuple[Kaf
         admin = admin_client(stack.settings.kafka)
         described = admin.describe_topics(TopicCollection(list(TOPICS)))
         assert {len(p.replicas) for topic in described.values() for p in topic.result().partitions} == {3}
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "steps")
+        values = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+        assert values["min.insync.replicas"].value == "2"
         with load(world) as sent:
             wait_until(lambda: len(sent) >= 20)
             nodes.kill(leader_of(stack.settings, "steps"))

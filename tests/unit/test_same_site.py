@@ -1,9 +1,12 @@
 """Test the refusal of requests from pages of other sites."""
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stepstream.services.http_server
 from stepstream.config import HttpSettings, is_loopback
 from stepstream.services.same_site import SameSite, is_permitted_host
 
@@ -76,6 +79,25 @@ async def test_pages_of_the_service_and_of_the_settings_are_permitted() -> None:
 async def test_a_program_without_origin_is_served() -> None:
     assert await status_of({"host": "127.0.0.1:8080"}) == 200
     assert await status_of({}) == 200
+
+
+SERVERS = [
+    path
+    for path in Path(stepstream.services.http_server.__file__).parent.rglob("*.py")
+    if "uvicorn.Server(" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("path", SERVERS, ids=lambda path: path.parent.name)
+def test_every_service_has_the_limits_and_refuses_pages_of_other_sites(path: Path) -> None:
+    tree = ast.walk(ast.parse(path.read_text()))
+    names = {ast.unparse(node.func) for node in tree if isinstance(node, ast.Call)}
+    assert "ServerConfig" in names
+    assert "uvicorn.Config" not in names
+
+
+def test_the_services_that_serve_http_are_found() -> None:
+    assert {path.parent.name for path in SERVERS} == {"gateway", "inference", "registry", "store", "console"}
 
 
 def test_loopback_addresses() -> None:

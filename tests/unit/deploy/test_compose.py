@@ -21,7 +21,7 @@ SERVICES: dict[str, Any] = FILE["services"]
 PROCESSES = {
     part.name.replace("worker-0", "worker"): part
     for part in stack_parts(resolve_addresses(Settings()))
-    if isinstance(part, Process) and not part.optional
+    if isinstance(part, Process) and (not part.optional or part.name == "control")
 }
 OURS = sorted(set(SERVICES) & set(PROCESSES))
 MASTER_KEY = "legacy:" + "x" * 32
