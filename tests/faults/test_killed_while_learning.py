@@ -157,7 +157,9 @@ class LearnerRun:
             arrival_of(Event("labeled-trajectories", 0, offset, key, record, error), LIMITS)
             for offset, (key, record, error) in enumerate(labels())
         ]
-        self.control: Any = SimpleNamespace(paused=False, rollout=None, taken_back=frozenset())
+        self.control: Any = SimpleNamespace(
+            paused=False, rollout=None, taken_back=frozenset(), excluded_specs=frozenset()
+        )
         patch.setattr(reporter, "EventProducer", lambda *_, **__: Producer(self.log))
         patch.setattr(lineage_training, "EventConsumer", lambda *_: _Ends(len(self.read)))
         patch.setattr(lineage_training, "trainer_for", lambda folder, *_: Weights(trained_in(folder)))
