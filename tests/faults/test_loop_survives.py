@@ -21,7 +21,8 @@ from stepstream.services.fleet.ledger import Attempt, ledger_path, read_ledger
 from stepstream.topics.codec import Codec
 from stepstream.topics.ids import now_us
 
-VICTIMS = ("govern", "label", "measure", "store-writer", "learner", "worker-0", "registry", "store", "broker")
+ROUNDS = (("govern", "label", "measure"), ("store-writer", "learner", "worker-0"), ("registry", "store"), ("broker",))
+"""Processes that are killed at the same time."""
 PROGRESS = 24
 CRASHING = ("fleet", "console")
 
@@ -87,20 +88,23 @@ def test_a_fleet_and_a_console_that_keep_crashing_stop_nothing_else(stack: Stack
 
 
 def work_and_kill(stack: Stack) -> list[Attempt]:
-    """Kill every victim while agents work; return the attempts of the agents' ledger."""
+    """Kill the victims of each round while agents work; return the attempts of the agents' ledger."""
     settings = stack.settings
     stack.start_process("fleet")
 
     def finished() -> int:
         return sum(1 for attempt in read_ledger(ledger_path(settings)) if attempt.feedback)
 
-    for victim in VICTIMS:
+    def wait_for_work(what: str) -> None:
         before = finished()
-        wait_until(lambda: finished() >= before + PROGRESS, f"work before {victim} is killed")  # noqa: B023
-        pid = stack.kill(victim)
-        stack.wait_ready(victim, after_pid=pid)
-    before = finished()
-    wait_until(lambda: finished() >= before + PROGRESS, "work after the last kill")
+        wait_until(lambda: finished() >= before + PROGRESS, what)
+
+    for victims in ROUNDS:
+        wait_for_work(f"work before {victims} are killed")
+        pids = {victim: stack.kill(victim) for victim in victims}
+        for victim, pid in pids.items():
+            stack.wait_ready(victim, after_pid=pid)
+    wait_for_work("work after the last kill")
     stack.stop_process("fleet")
 
     attempts = [attempt for attempt in read_ledger(ledger_path(settings)) if attempt.steps]

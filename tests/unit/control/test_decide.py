@@ -293,3 +293,10 @@ def test_a_canary_without_result_ends_under_a_rule_of_its_own() -> None:
     assert (ended.action, ended.rule, ended.target) == ("rollback", "canary_without_result", "7")
     harmed = decided(History(canary=CANARY), policy, outcomes=tracks(0.1, 0.6))
     assert (harmed.action, harmed.rule, harmed.target) == ("rollback", "canary", "7")
+
+
+def test_trajectories_that_wait_for_an_open_one_do_not_end_a_canary() -> None:
+    """A test compares in the order of assignment, so one that stays open until its timeout holds up all later ones."""
+    policy = ControlPolicy(canary=CanaryPolicy(max_trajectories=200, shares=(0.1,), harm_budget=1000))
+    waiting = decided(History(canary=CANARY), policy, outcomes=(Outcome("stable", None), *tracks(0.6, 0.6)))
+    assert (waiting.action, waiting.reason) == ("hold", "the canary has no result after 0 trajectories")

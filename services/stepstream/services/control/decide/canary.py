@@ -55,6 +55,8 @@ class State:
     """Successes lost so far: expected at the stable rate, minus the canary's."""
     canary: Attempts
     stable: Attempts
+    compared: int
+    """Trajectories of the canary in the tests. Others wait for an open trajectory that was assigned before them."""
     reliability_falls: bool
     """True if pass^k is lower than the stable version's beyond chance."""
 
@@ -107,6 +109,7 @@ def state_of(outcomes: Sequence[Outcome], policy: CanaryPolicy, alpha: float) ->
         lost=max(0.0, expected * tried.n - tried.successes),
         canary=tried,
         stable=served,
+        compared=sum(unit.n for unit in canary[: len(differences)]),
         reliability_falls=_reliability_falls(closed["canary"], closed["stable"], policy.k),
     )
 
@@ -120,8 +123,8 @@ def judge(snapshot: Snapshot, canary: Canary, policy: CanaryPolicy) -> Finding:
     alpha = policy.alpha / max(1, snapshot.open_tests)
     state = state_of(snapshot.outcomes, policy, alpha)
     action, reason, rule = *_verdict(state, canary, policy, alpha), CANARY
-    if action == "hold" and state.canary.n >= policy.max_trajectories:
-        action, rule, reason = "rollback", NO_RESULT, f"no improvement after {state.canary.n} trajectories"
+    if action == "hold" and state.compared >= policy.max_trajectories:
+        action, rule, reason = "rollback", NO_RESULT, f"no improvement after {state.compared} trajectories"
     target = {"promote": canary.version, "widen": canary.version, "rollback": canary.parent}.get(action, "")
     return Finding(
         rule, canary.lever, action, target, reason, _figures(state, canary), canary.parent, safety=action == "rollback"
@@ -148,10 +151,10 @@ def _verdict(state: State, canary: Canary, policy: CanaryPolicy, alpha: float) -
         if canary.approved is not None and (lift(state.canary, canary.approved).high or 0.0) < 0:
             return "rollback", "it is worse than the last version that a person approved"
         return "promote", "it is better than the stable version"
-    is_over = state.canary.n >= policy.max_trajectories
+    is_over = state.compared >= policy.max_trajectories
     if not is_over and state.not_worse >= 1 / alpha and next_share(canary.share, policy) is not None:
         return "widen", f"it is not worse by {policy.margin:g} or more"
-    return "hold", f"the canary has no result after {state.canary.n} trajectories"
+    return "hold", f"the canary has no result after {state.compared} trajectories"
 
 
 def _evidence(differences: Sequence[float], m: float) -> float:
