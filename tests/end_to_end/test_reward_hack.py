@@ -161,6 +161,7 @@ def run(stack_factory: Callable[..., Stack], tmp_path: Path, monkeypatch: pytest
             "ledger": tmp_path / "ledger.jsonl",
         },
         alarms={"window": 2 * GROUPS},
+        jobs={"within_s": 0.25},
         label={"end_grace_s": 5.0},
     )
     put(stack.settings, tmp_path / "excusing.toml", EXCUSING)

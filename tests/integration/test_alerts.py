@@ -14,7 +14,8 @@ def test_every_alert_fires_at_its_fault_and_none_without(tmp_path: Path) -> None
         with PrometheusServer(tmp_path, targets) as prometheus:
             wait_until(lambda: len(prometheus.query("up == 1")) == len(targets), "both are scraped")
             prometheus.wait_for_evaluation()
-            assert prometheus.firing() == set()
+            # On a busy machine a scrape may time out: that target is then down until the next one.
+            wait_until(lambda: not prometheus.firing(), lambda: f"false alerts: {prometheus.firing()}")
             other.stop()
             one.break_everything()
             expected = {rule["alert"] for rule in prometheus.rules if "alert" in rule}

@@ -15,7 +15,7 @@ from waiting import wait_until
 from stepstream.embedded.ports import free_block
 
 RULES = Path(__file__).parents[2] / "infra" / "deploy" / "prometheus" / "rules.yml"
-INTERVAL = "250ms"
+INTERVAL = "500ms"
 
 
 def promtool(*arguments: str | Path) -> None:
