@@ -22,7 +22,8 @@ from typing import Any
 
 import fastavro
 import orjson
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from stepstream.config import Settings
 from stepstream.schemas import schema, schema_text
@@ -38,6 +39,11 @@ _BATCH = 1000
 _RETRY_S = 0.5
 _CALL_S = 5.0
 _WAIT_S = 1.0
+_FETCH_WAIT_MS = 2000
+"""Longest time for which the broker holds a fetch without records; it answers at once when there is one.
+
+A process follows up to ten tables, and each fetch costs the broker a millisecond of CPU.
+"""
 
 OnChange = Callable[[str, Any], None]
 RejectionOf = Callable[[Any], str | None]
@@ -161,6 +167,7 @@ class Table(AbstractContextManager["Table"]):
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": _FETCH_WAIT_MS,
             },
         )
         try:
@@ -184,7 +191,7 @@ class Table(AbstractContextManager["Table"]):
                     self._set_fault(None)
                 if changed and self._current and self._snapshot is not None:
                     self._snapshot.write(self.items())
-                self._wake_waiters(consumer, position)
+                self._wake_waiters(position)
         finally:
             consumer.close()
 
@@ -252,13 +259,13 @@ class Table(AbstractContextManager["Table"]):
             self._set(key, None)
         return bool(deleted)
 
-    def _wake_waiters(self, consumer: Consumer, position: int) -> None:
+    def _wake_waiters(self, position: int) -> None:
         """Wake the callers of `wait_current` whose offset has been reached."""
         with self._lock:
             waiters = list(self._waiters)
         new = [waiter for waiter in waiters if waiter.end < 0]
-        if new:  # takes up to half a second: the broker answers after the fetch that is in flight
-            _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_CALL_S)
+        if new:
+            end = self._end()
             for waiter in new:
                 waiter.end = end
         for waiter in waiters:
@@ -266,6 +273,17 @@ class Table(AbstractContextManager["Table"]):
                 waiter.done.set()
                 with self._lock:
                     self._waiters.remove(waiter)
+
+    def _end(self) -> int:
+        """Ask for the topic's end over a connection of its own: on the consumer's, a fetch may wait for seconds."""
+        partition = TopicPartition(self._topic, 0)
+        admin = client.admin_client(self._settings.kafka)  # a new one knows the partition's leader, after a restart too
+        futures = admin.list_offsets(
+            {partition: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=_CALL_S,
+        )
+        return int(futures[partition].result().offset)
 
 
 def wait_all_current(tables: Iterable[Table], timeout_s: float) -> bool:
