@@ -22,6 +22,8 @@ def test_better_examples_are_promoted_and_a_poisoned_checkpoint_is_rolled_back(
     settings = with_settings(
         isolated(with_long_deadlines(demo_settings("demo-control")), tmp_path),
         broker={"home": base_settings.broker.home},
+        # No job is killed here, and the run waits for this time at its end.
+        label={"end_grace_s": 10.0},
     )
     command = [sys.executable, "-m", "stepstream.cli.main", "demo-control", "--short", "--seed", "1"]
     environment = os.environ | environment_of(settings) | {"STEPSTREAM_CONFIG": "demo-control"}

@@ -53,7 +53,7 @@ class CanaryPolicy(Section):
     margin: float = Field(0.1, ge=0, lt=1, description="Loss of success that the test of a wider share tolerates.")
     harm_limit: float = Field(0.05, gt=0, lt=1, description="Share of harmed trajectories that is tolerated.")
     harm_budget: int = Field(25, ge=1, description="Successes that may be lost to a version before it is taken back.")
-    max_trajectories: int = Field(1000, ge=10, description="Compared trajectories after which an undecided canary ends.")
+    max_trajectories: int = Field(1000, ge=10, description="Compared trajectories at which an undecided canary ends.")
     k: int = Field(3, ge=2, description="k of pass^k, which must not fall while pass@1 rises.")
 
 
