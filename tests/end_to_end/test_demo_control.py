@@ -10,6 +10,7 @@ from stack_fixtures import with_long_deadlines, with_settings
 
 from stepstream.config import Settings, environment_of
 from stepstream.demo.configuration import demo_settings
+from stepstream.demo.control.base import prepare
 from stepstream.embedded.addresses import isolated
 
 DEADLINE_S = 1500.0
@@ -25,6 +26,7 @@ def test_better_examples_are_promoted_and_a_poisoned_checkpoint_is_rolled_back(
         # No job is killed here, and the run waits for this time at its end.
         label={"end_grace_s": 10.0},
     )
+    prepare(settings)  # otherwise the stack idles while the base model is trained
     command = [sys.executable, "-m", "stepstream.cli.main", "demo-control", "--short", "--seed", "1"]
     environment = os.environ | environment_of(settings) | {"STEPSTREAM_CONFIG": "demo-control"}
     done = subprocess.run(

@@ -33,12 +33,15 @@ TASKS = 4
 
 
 @pytest.fixture(scope="module")
-def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def settings(
+    base_settings: Settings, smollm2_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
     """Settings of the tutorial's stack, which runs."""
     profile_of_demo = demo_settings("demo-model")
     small = with_settings(
         isolated(with_long_deadlines(profile_of_demo), tmp_path_factory.mktemp("model")),
-        stack={"start_deadline_s": 900.0},  # vLLM's start on a busy machine
+        # vLLM starts slowly on a busy machine.
+        stack={"start_deadline_s": 900.0, "base_model": str(smollm2_model)},
         broker={"home": base_settings.broker.home},
         learner={"groups_per_update": 1},
     )

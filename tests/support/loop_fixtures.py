@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +26,20 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (data / "base-model.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return prepare(settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": data})}))
+
+
+@pytest.fixture(scope="session")
+def smollm2_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2 as `make demo-model` converts it at its installation; all test processes share one conversion."""
+    data = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        data = data.parent
+    with (data / "smollm2.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        environment = {**os.environ, "STEPSTREAM_PATHS_DATA": str(data)}
+        subprocess.run([sys.executable, "-m", "stepstream.demo.smollm2"], env=environment, check=True)
+        [folder] = (data / "models").glob("smollm2-*")
+    return folder
 
 
 @pytest.fixture

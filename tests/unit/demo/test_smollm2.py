@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from stepstream.config import Settings
-from stepstream.demo.smollm2 import prepare
 from stepstream.learner.model.pretrained import config_of
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 
@@ -31,11 +29,9 @@ ROUND: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = Settings()
-    data = tmp_path_factory.mktemp("smollm2")
-    return prepare(settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": data})}))
+@pytest.fixture
+def folder(smollm2_model: Path) -> Path:
+    return smollm2_model
 
 
 def rendered(folder: Path, messages: list[dict[str, Any]]) -> str:
