@@ -32,8 +32,9 @@ settings.load_profile("stepstream")
 
 # Tests that start processes run first, those of whole stacks before all, so that short tests end the run.
 FOLDERS = ("faults", "end_to_end", "integration", "contract", "unit")
-# They take minutes: one builds examples from source, one runs thousands of schedules.
-LONGEST = ("test_examples.py", "test_owners.py")
+# They take minutes: one trains a real model behind vLLM, one builds examples, one runs thousands of schedules. The last
+# two need no stack, which would take time from the first.
+LONGEST = ("test_demo_model.py", "test_examples.py", "test_owners.py")
 TESTS = Path(__file__).parent
 
 
