@@ -1,7 +1,7 @@
 """Test that no order of owners, crashes, pauses and aborted transactions changes what a job publishes in effect.
 
 Two workers share two partitions. Meanwhile, consents and reward specifications change. Each seed is one schedule.
-`make test` runs 10,000 of them, `make test-owners` 20,000.
+`make test` runs 6,000 of them, `make test-owners` 20,000.
 """
 
 import os
