@@ -73,18 +73,22 @@ def opening_codec(settings: Settings) -> Codec:
 
 
 def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int) -> list[Any]:
-    """Wait until a topic has `count` events of a trajectory, and return all of them."""
-    events: list[Any] = []
+    """Wait until a topic has `count` events of a trajectory, and return all of them, each once.
+
+    A gateway that is killed between Kafka's acknowledgement and its spool's mark sends an event again.
+    """
+    events: dict[str, Any] = {}
 
     def has_all() -> bool:
         events.clear()
         with contextlib.suppress(KafkaException):  # a restarted broker may not lead its partitions yet
-            found = read_to_end(settings, opening_codec(settings), topic)
-            events.extend(event.record for event in found if event.key == trajectory_id)
+            for event in read_to_end(settings, opening_codec(settings), topic):
+                if event.key == trajectory_id:
+                    events.setdefault(event.record["event_id"], event.record)
         return len(events) >= count
 
     wait_until(has_all, lambda: f"{len(events)} of {count} events of {trajectory_id} on {topic}")
-    return events
+    return list(events.values())
 
 
 @pytest.fixture(scope="module")
