@@ -157,14 +157,11 @@ CONTROL_TESTS := \
 test-control: $(VENV)/.dev ## Run the tests of the control plane only: decisions, replay, kills, approvals, statistics
 	@$(BIN)/pytest $(CONTROL_TESTS)
 
-# The schedules take about 5 minutes of one core, the faults on a real broker 6 minutes.
-OWNER_SCHEDULES ?= 20000
-
+# The schedules take about 10 minutes of one core, the faults on a real broker 6 minutes.
 test-owners: export OWNER_FAULT_SECONDS ?= 300
 test-owners: export OWNER_FAULT_RATE ?= 400
 test-owners: $(VENV)/.dev ## Test owners, crashes and pauses of the stream jobs: many schedules, then 5 minutes on a broker
-	@OWNER_SCHEDULES=$(OWNER_SCHEDULES) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --timeout 7200 \
-		tests/unit/jobs/runtime/test_owners.py
+	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --timeout 7200 tests/unit/jobs/runtime/test_owners*.py
 	@$(BIN)/pytest --timeout 7200 tests/faults/test_owners_killed.py
 
 lint: $(VENV)/.dev prose ## Check style, words and layering

@@ -32,9 +32,15 @@ settings.load_profile("stepstream")
 
 # Tests that start processes run first, those of whole stacks before all, so that short tests end the run.
 FOLDERS = ("faults", "end_to_end", "integration", "contract", "unit")
-# They take minutes: one trains a real model behind vLLM, one builds examples, one runs thousands of schedules. The last
-# two need no stack, which would take time from the first.
-LONGEST = ("test_demo_model.py", "test_examples.py", "test_owners.py")
+# They take minutes: one trains a real model behind vLLM, one builds examples, three run thousands of schedules. The
+# others need no stack, which would take time from the first.
+LONGEST = (
+    "test_demo_model.py",
+    "test_examples.py",
+    "test_owners_of_govern.py",
+    "test_owners_of_label.py",
+    "test_owners_of_measure.py",
+)
 TESTS = Path(__file__).parent
 
 

@@ -1,6 +1,6 @@
 """Stop and kill the two workers of each job under traffic: nothing is lost, doubled or out of order.
 
-The worst schedules of the model in `tests/unit/jobs/runtime/test_owners.py`, with a real broker, real processes and
+The worst schedules of the model in `tests/support/owner_schedules.py`, with a real broker, real processes and
 RocksDB. The environment variables OWNER_FAULT_SECONDS, OWNER_FAULT_RATE (steps a second) and OWNER_SESSION_S make it
 longer, faster and slower to take over.
 """

@@ -1,6 +1,6 @@
 """Test that a decision is neither lost nor published twice if the transaction of a tick or what follows it fails.
 
-These are schedules of `test_owners.py` that are too rare for its seeds.
+These are schedules of `owner_schedules.py` that are too rare for its seeds.
 """
 
 from collections.abc import Callable, Iterator
