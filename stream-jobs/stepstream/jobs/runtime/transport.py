@@ -20,7 +20,7 @@ from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
 from stepstream.jobs.runtime.record import Record, TopicPartition
 
-_WAIT_S = 0.25
+_WAIT_S = 1.0
 """Longest wait for records; a position that moves without records is reported this late."""
 _FULL_FETCH_BYTES = 1 << 20
 """Size at which the broker answers at once a worker that fills its fetches."""
