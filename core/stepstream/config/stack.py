@@ -304,3 +304,10 @@ class InferenceSettings(Section):
         "requests wait.",
     )
     vllm_args: list[str] = setting([], "Further arguments for vLLM's server, separated by commas.")
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> Self:
+        ignored = [name for name in ("reasoning_parser", "lora_rank", "vllm_args") if getattr(self, name)]
+        if self.engine != "vllm" and ignored:
+            raise ValueError(f"the {self.engine} engine has no {', '.join(ignored)}: unset, or set engine to vllm")
+        return self

@@ -51,6 +51,7 @@ def test_secrets_are_masked_but_reach_child_processes() -> None:
         ("kafka = 3\n", "'kafka' must be a table"),
         ("[kafka\n", "is not TOML"),
         ("[kafka]\nreplication = 0\n", "kafka.replication"),
+        ("[inference]\nlora_rank = 8\n", "inference: the torch engine has no lora_rank: unset, or set engine to vllm"),
     ],
 )
 def test_errors_name_the_setting(tmp_path: Path, text: str, message: str) -> None:
