@@ -122,7 +122,8 @@ class LabelSettings(Section):
     max_trajectories: int = setting(
         1_000_000,
         "Largest number of closed trajectories that `label` keeps of a partition; `verify` and `measure` keep as many, "
-        "open ones included. The oldest make room. Later events of these begin a new one.",
+        "open ones included, and `inspect` as many held ones. The oldest make room. Later events of these begin a new "
+        "one.",
         ge=1,
     )
     max_orphans: int = setting(

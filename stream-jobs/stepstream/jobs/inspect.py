@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import ClassVar
 
-from stepstream.config import Settings
+from stepstream.config import LabelSettings, Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.core.process import Stop, run
 from stepstream.jobs.erasure.late_keys import LateKeys
@@ -18,6 +18,7 @@ from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.inspect_fold import NAME, VERSION, InspectFold, Inspection
 from stepstream.jobs.governance.name_recogniser import Recogniser, load_recogniser
 from stepstream.jobs.governance.policy_tables import ReadBarrier, RetryingPolicies
+from stepstream.jobs.runtime.expiry import SLACK_DAYS, Expiry
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
@@ -36,17 +37,27 @@ class Inspect:
 
     def __init__(
         self,
+        label: LabelSettings,
         policy: Callable[[str], tuple[int, Inspection]],
         recogniser: Recogniser,
         wait_until_ready: Callable[[], None],
     ) -> None:
-        """`policy` as in `InspectFold`; `wait_until_ready` blocks until the policies are read."""
+        """Create the job.
+
+        Args:
+            label: settings that bound the state.
+            policy: as in `InspectFold`.
+            recogniser: counts names.
+            wait_until_ready: blocks until the policies are read.
+        """
+        self._keep_days, self._most_held = label.keep_days + SLACK_DAYS, label.max_trajectories
         self._policy, self._recogniser, self._wait_until_ready = policy, recogniser, wait_until_ready
 
     def fold(self, state: PartitionState) -> InspectFold:
         """Build the fold of one partition; block until the policies are read."""
         self._wait_until_ready()
-        return InspectFold(self._policy, self._recogniser)
+        held = Expiry(state, self._keep_days, self._most_held)
+        return InspectFold(self._policy, self._recogniser, held)
 
 
 def main(settings: Settings, stop: Stop) -> None:
@@ -64,7 +75,7 @@ def main(settings: Settings, stop: Stop) -> None:
                 of_tenant = retrying.of(tenant)
                 return of_tenant.version, of_tenant.policy.inspect
 
-            job = Inspect(policy, recogniser, ReadBarrier([policies], cancelled).wait)
+            job = Inspect(settings.label, policy, recogniser, ReadBarrier([policies], cancelled).wait)
             return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Inspect.inputs, make)

@@ -10,14 +10,12 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
+from stepstream.jobs.runtime.expiry import SLACK_DAYS
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.statistics.fold import NAME, VERSION, MeasureFold
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES
-
-_SLACK_DAYS = 7
-"""Days that a trajectory is kept beyond the retention period of `label`, from its newest revision on."""
 
 
 class Measure:
@@ -31,7 +29,7 @@ class Measure:
 
     def __init__(self, settings: Settings) -> None:
         # The newest revision that `label` can publish counts from the closure; its own follows within a day or two.
-        self._keep_days = settings.label.keep_days + _SLACK_DAYS
+        self._keep_days = settings.label.keep_days + SLACK_DAYS
         self._max_trajectories = settings.label.max_trajectories
 
     def fold(self, state: PartitionState) -> MeasureFold:

@@ -21,6 +21,7 @@ from stepstream.jobs.governance.inspect_fold import InspectFold
 from stepstream.jobs.governance.trajectory_policy import NoPolicies
 from stepstream.jobs.judging.fold import JOB as JUDGE
 from stepstream.jobs.judging.fold import JudgeFold
+from stepstream.jobs.runtime.expiry import Expiry
 from stepstream.topics.events import new_governance, new_message, new_policy
 from stepstream.topics.ids import derived_id, trajectory_key, trajectory_name
 
@@ -72,14 +73,20 @@ def test_label_decides_the_timeout_of_each_tenant() -> None:
     assert [label["tenant"] for label in run.labels(("closures", mine))] == [mine["tenant"]]
 
 
+def inspect_run(state: MemoryState) -> FoldRun:
+    """Find a name in each step and hold its trajectory."""
+    inspection = SimpleNamespace(share=1.0, hold=True)
+    recogniser = SimpleNamespace(count_names=lambda texts: 1)
+    held = Expiry(state, 37, 100)  # type: ignore[arg-type]
+    return FoldRun(INSPECT, InspectFold(lambda tenant: (1, inspection), recogniser, held), state)
+
+
 def test_a_hold_is_of_one_tenants_trajectory() -> None:
     run = Run()
     for tenant in TENANTS:
         steps = [(STEPS, governed(step)) for step in make_steps("t", 2, tenant=tenant)]
         run.labels(*steps, (FEEDBACK, governed(make_ending("t", 2, tenant=tenant))))
-    inspection = SimpleNamespace(share=1.0, hold=True)
-    recogniser = SimpleNamespace(count_names=lambda texts: 1)
-    inspect = FoldRun(INSPECT, InspectFold(lambda tenant: (1, inspection), recogniser), MemoryState())
+    inspect = inspect_run(MemoryState())
     records = [inspect.record(STEPS, governed(make_steps("t", 1, tenant=tenant)[0])) for tenant in TENANTS]
     holds = [event for topic, _, event in inspect.feed(records) if topic == "curation"]
     assert [hold["tenant"] for hold in holds] == list(TENANTS)
@@ -91,9 +98,7 @@ def test_a_hold_is_of_one_tenants_trajectory() -> None:
 def test_a_trajectory_held_by_an_earlier_release_is_not_held_again() -> None:
     state = MemoryState()
     state.content[b"ht"] = b""
-    inspection = SimpleNamespace(share=1.0, hold=True)
-    recogniser = SimpleNamespace(count_names=lambda texts: 1)
-    run = FoldRun(INSPECT, InspectFold(lambda tenant: (1, inspection), recogniser), state)
+    run = inspect_run(state)
     records = [run.record(STEPS, governed(make_steps("t", 1, tenant=tenant)[0])) for tenant in TENANTS]
     assert [e["tenant"] for topic, _, e in run.feed(records) if topic == "curation"] == ["ours", "theirs"]
 

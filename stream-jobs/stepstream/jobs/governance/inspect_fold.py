@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from stepstream.jobs.governance.name_recogniser import Recogniser
 from stepstream.jobs.redaction.fields import texts_of
 from stepstream.jobs.redaction.pseudonyms import PSEUDONYM
+from stepstream.jobs.runtime.expiry import Expiry
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
@@ -19,6 +20,7 @@ NAME = "inspect"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 _HELD, _HELD_BY_ID = b"t", b"h"
+_KIND = "trajectory"
 
 
 class Inspection(Protocol):
@@ -38,9 +40,15 @@ class Inspection(Protocol):
 class InspectFold:
     """One partition of governed steps. State: the trajectories already held, so that a release stays in force."""
 
-    def __init__(self, policy: Callable[[str], tuple[int, Inspection]], recogniser: Recogniser) -> None:
-        """`policy` returns the version and the `[inspect]` table of a tenant's policy."""
-        self._policy, self._recogniser = policy, recogniser
+    def __init__(self, policy: Callable[[str], tuple[int, Inspection]], recogniser: Recogniser, held: Expiry) -> None:
+        """Create the fold.
+
+        Args:
+            policy: returns the version and the `[inspect]` table of a tenant's policy.
+            recogniser: counts names.
+            held: deletes held trajectories without a step for longer than `label` keeps them.
+        """
+        self._policy, self._recogniser, self._held = policy, recogniser, held
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Search one step if its trajectory is sampled; emit the number of names, and a hold."""
@@ -66,8 +74,11 @@ class InspectFold:
         )
         out.emit(GOVERNANCE_AUDIT, trajectory, entry)
         held_key = _HELD + trajectory_name(event["tenant"], trajectory)
-        if found and inspection.hold and not _is_held(held_key, event, changes):
+        if _is_held(held_key, event, changes):
+            self._held.touch([held_key], record.timestamp_ms, changes, out, _KIND)
+        elif found and inspection.hold:
             changes.put(held_key, b"")
+            self._held.touch([held_key], record.timestamp_ms, changes, out, _KIND)
             hold = new_curation(
                 event_id=derived_id(JOB, "hold", trajectory, tenant=event["tenant"]),
                 occurred_at_us=occurred_at_us,
@@ -83,11 +94,12 @@ class InspectFold:
         """Do nothing: each step is independent of its batch."""
 
     def due(self, now_ms: int) -> bool:
-        """Return False: nothing depends on time."""
-        return False
+        """Return True if held trajectories may have expired, or if there are too many."""
+        return self._held.due(now_ms)
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Do nothing."""
+        """Delete expired trajectories."""
+        self._held.delete_expired(now_ms, changes, out)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Do nothing: results depend on the input alone."""

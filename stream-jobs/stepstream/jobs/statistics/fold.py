@@ -6,12 +6,12 @@ from typing import Any, cast
 import orjson
 
 from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.expiry import Expiry
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.statistics.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, Sums, contributions
 from stepstream.jobs.statistics.component_fold import ComponentFold
-from stepstream.jobs.statistics.expiry import Expiry
 from stepstream.jobs.statistics.log_window import LogWindow, window_of
 from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats

@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-from fold_harness import FoldRun, MemoryState
+from fold_harness import FoldRun, MemoryState, state_added, state_removed
 from stream_records import as_governed, make_steps
 
 from stepstream.jobs.governance.inspect_fold import JOB, InspectFold, is_sampled, searched_texts
+from stepstream.jobs.runtime.expiry import Expiry
+from stepstream.topics.catalogue import GOVERNED_STEPS as STEPS
 from stepstream.topics.events import new_message, new_tool_call
 
 
@@ -17,9 +19,19 @@ class OneName:
         return sum(text.count("Ada Lovelace") for text in texts)
 
 
-def inspect_run(share: float = 1.0, hold: bool = True) -> FoldRun:
-    inspection = SimpleNamespace(share=share, hold=hold)
-    return FoldRun(JOB, InspectFold(lambda tenant: (3, inspection), OneName()), MemoryState())
+AT_MS, DAY_MS = 1_760_000_100_000, 86_400_000
+
+
+def inspect_run(share: float = 1.0, hold: bool = True, most: int = 100) -> FoldRun:
+    inspection, state = SimpleNamespace(share=share, hold=hold), MemoryState()
+    held = Expiry(state, 37, most)  # type: ignore[arg-type]
+    return FoldRun(JOB, InspectFold(lambda tenant: (3, inspection), OneName(), held), state)
+
+
+def holds(run: FoldRun, name: str, day: int) -> int:
+    """Feed a step with a name on a day; return the number of holds."""
+    [step] = steps_with(name, "Ada Lovelace")
+    return sum(topic == "curation" for topic, _, _ in run.feed([run.record(STEPS, step, at_ms=AT_MS + day * DAY_MS)]))
 
 
 def steps_with(name: str, text: str, count: int = 1) -> list[Any]:
@@ -42,6 +54,26 @@ def test_names_are_reported_by_number_and_hold_the_trajectory_once() -> None:
     )
     assert (hold["action"], hold["reason"], hold["by"]) == ("hold", "names", JOB)
     assert "Ada" not in str(outputs)
+
+
+def test_a_held_trajectory_expires_after_its_newest_step() -> None:
+    added, removed = state_added("trajectory"), state_removed("trajectory", "age")
+    run = inspect_run()
+    assert [holds(run, "t", day) for day in (0, 30)] == [1, 0]
+    for day, is_held in ((60, True), (68, False)):
+        run.tick(AT_MS + day * DAY_MS)
+        assert bool(run.state.content) is is_held
+    assert (state_added("trajectory") - added, state_removed("trajectory", "age") - removed) == (1, 1)
+    assert holds(run, "t", 69) == 1
+
+
+def test_the_oldest_held_trajectories_make_room_for_new_ones() -> None:
+    removed = state_removed("trajectory", "cap")
+    run = inspect_run(most=2)
+    assert [holds(run, name, day) for day, name in enumerate("abca")] == [1, 1, 1, 0]
+    run.tick(AT_MS + 3 * DAY_MS)
+    assert state_removed("trajectory", "cap") - removed == 1
+    assert [holds(run, name, 3) for name in "acb"] == [0, 0, 1]
 
 
 def test_a_step_without_names_is_reported_and_not_held() -> None:

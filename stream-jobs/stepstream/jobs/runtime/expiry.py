@@ -8,6 +8,9 @@ from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.runtime.stored_count import StoredCount
 
+SLACK_DAYS = 7
+"""Days for which a job keeps a trajectory beyond the retention period of `label`, which counts from the closure."""
+
 _BY_DAY, _DAY_OF, _COUNT = b"x", b"d", b"n"
 _DAY = struct.Struct(">I")
 _DAY_MS = 24 * 3600 * 1000
