@@ -95,6 +95,8 @@ STRANGER_TESTS := \
 	tests/unit/gateway/test_key_usage.py \
 	tests/unit/gateway/test_prices.py \
 	tests/unit/gateway/test_response_ids.py \
+	tests/unit/jobs/test_two_tenants.py \
+	tests/unit/sdk/test_continuation.py \
 	tests/unit/test_same_site.py \
 	tests/unit/test_http_server.py \
 	tests/unit/test_threat_model.py
