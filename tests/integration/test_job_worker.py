@@ -59,6 +59,19 @@ def produce(settings: Settings, topic: str, values: list[str], partition: int) -
     producer.flush()
 
 
+def produce_in_a_transaction(settings: Settings, topic: str, value: str, *, commits: bool) -> None:
+    """Send a value to partition 0, as another producer that commits or aborts."""
+    producer = Producer(client_config(settings.kafka) | {"transactional.id": topic})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, value.encode(), partition=0)
+    producer.flush()
+    if commits:
+        producer.commit_transaction(TIMEOUT_S)
+    else:
+        producer.abort_transaction(TIMEOUT_S)
+
+
 def committed(settings: Settings, job: str, topics: list[str]) -> int:
     """Return the number of records that the group has committed over all partitions."""
     consumer = Consumer(client_config(settings.kafka) | {"group.id": f"stepstream-{job}"})
@@ -94,6 +107,21 @@ def test_a_batch_that_raises_is_not_committed_and_stops_the_process(
     armed.unlink()
     start(job, file, topics)
     wait_until(lambda: values(file) == ["a", "b", "boom", "c"], "the batch is delivered again")
+
+
+def test_aborted_transactions_of_other_producers_are_not_processed(
+    broker_settings: Settings, topics: list[str], start: Start, tmp_path: Path
+) -> None:
+    """Before and after the start of the worker; its position passes the markers."""
+    job, file = f"job-{uuid.uuid4().hex[:8]}", tmp_path / "seen"
+    for commits, value in ((True, "a"), (False, "aborted"), (True, "b")):
+        produce_in_a_transaction(broker_settings, topics[0], value, commits=commits)
+    start(job, file, topics)
+    wait_until(lambda: values(file) == ["a", "b"], "the committed records are there")
+    for commits, value in ((False, "aborted"), (True, "c"), (False, "aborted")):
+        produce_in_a_transaction(broker_settings, topics[0], value, commits=commits)
+    wait_until(lambda: committed(broker_settings, job, topics) == 2 * 6, "the position is at the end of the log")
+    assert values(file) == ["a", "b", "c"]
 
 
 def test_sigterm_commits_and_exits_with_success(
