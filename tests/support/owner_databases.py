@@ -26,6 +26,7 @@ class _Database:
         self.uses = 0
         self.is_open = False
         self.get, self.put, self.write, self.items = db.get, db.put, db.write, db.items
+        self.property_int_value = db.property_int_value
 
     def close(self) -> None:
         self.is_open = False

@@ -66,6 +66,11 @@ SNAPSHOT_AGE = GaugeMetric(
     "seconds",
     "Longest time for which a partition's changes are in no snapshot.",
 )
+STATE_ENTRIES = GaugeMetric(
+    "stepstream_job_state_entries",
+    "entries",
+    "Estimated keys in the saved state of the assigned partitions. Deleted ones count until RocksDB compacts them.",
+)
 STATE_ADDED = CounterMetric(
     "stepstream_job_state_added_total", "entries", "Entries added to the saved state.", ("kind",)
 )
@@ -90,7 +95,7 @@ BATCH_SECONDS = HistogramMetric(
 EVERY_JOB = (
     READY, RECORDS_IN, RECORDS_OUT, DEAD_LETTERS, REDELIVERED, DUPLICATES, SUPERSEDED, LATE_FEEDBACK, WITHHELD,
     LATE_ERASED, REDACTIONS, JUDGED, VERIFIED, FAILED_TICKS, REPLAYED, HISTORY_LOST, SNAPSHOTS, SNAPSHOT_AGE,
-    STATE_ADDED, STATE_REMOVED, LAG_SECONDS, LAG_OFFSETS, BATCH_SECONDS,
+    STATE_ENTRIES, STATE_ADDED, STATE_REMOVED, LAG_SECONDS, LAG_OFFSETS, BATCH_SECONDS,
 )  # fmt: skip
 
 ALARMS = CounterMetric(

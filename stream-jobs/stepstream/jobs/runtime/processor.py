@@ -222,6 +222,7 @@ class FoldProcessor:
                     tick.partition.state.write(tick.changes, {}, now_ms)
                     tick.out.apply_counts()
             self._commit(batches)
+        metrics.STATE_ENTRIES.set(sum(partition.state.entries() for partition in self._partitions.values()))
         self._snapshots.take_due(self._partitions)
 
     def close(self, partitions: Iterable[int]) -> None:

@@ -59,6 +59,10 @@ class PartitionState:
                 return
             yield key[len(prefix) :], value
 
+    def entries(self) -> int:
+        """Return an estimate of the number of keys, in microseconds; deleted ones count until they are compacted."""
+        return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
+
     def begin(self) -> "Changes":
         """Return an empty set of changes on top of the state."""
         return Changes(self)

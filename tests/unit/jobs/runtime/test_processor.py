@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from owner_model import CODEC, DAY_MS, Entry, Log, Worker
+from prometheus_client import REGISTRY
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
 from stepstream.core.process import Fatal
@@ -75,6 +76,23 @@ def test_offsets_whose_end_a_broker_loses_again_are_settled_again(worker: Worker
     deliver_all(worker)
     assert worker.log.pending_settles == 0
     assert worker.log.events(LABELS)
+
+
+def test_the_size_of_the_state_is_exported(worker: Worker) -> None:
+    def entries() -> float:
+        return REGISTRY.get_sample_value("stepstream_job_state_entries") or 0.0
+
+    worker.own()
+    for names in (("a",), ("b", "c", "d")):
+        before = entries()
+        fill(worker.log, *names)
+        deliver_all(worker)
+        assert worker.processor is not None
+        worker.processor.tick()
+        assert entries() >= before + len(names)
+    worker.processor.close([0])
+    worker.processor.tick()
+    assert entries() == 0
 
 
 def test_missing_records_stop_the_process(worker: Worker) -> None:
