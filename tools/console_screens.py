@@ -1,8 +1,8 @@
 """Take pictures of the console's pages: `.venv/bin/python tools/console_screens.py ADDRESS FOLDER`.
 
-The console runs without login, over data of `make demo` or of your own. Chromium draws the pages, each once in light,
-two in dark, one as on a phone; the time from the request to the drawn page is printed. Two attempts of one group are
-looked up for the pages that show trajectories.
+The console runs without login, over data of `make demo-control`, `make demo` or your own. Chromium draws the pages,
+each once in light, three in dark, one as on a phone; the time from the request to the drawn page is printed. Two
+attempts of one group are looked up for the pages that show trajectories.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from browser import Chromium, Page, running_chromium
 
-DARK = ("curves", "trajectory")
+DARK = ("curves", "decisions", "trajectory")
 PHONE = "overview"
 _DRAWN = """
 new MutationObserver((_, observer) => {
@@ -52,6 +52,7 @@ def addresses(console: str) -> dict[str, str]:
         "tools": f"/tools?since=7d&tool={tools[0] if tools else ''}",
         "people": "/people",
         "fleet": "/fleet?since=7d",
+        "decisions": "/decisions?since=7d",
         "pipeline": "/pipeline?since=7d",
         "settings": "/settings",
         "audit": "/audit",

@@ -76,6 +76,13 @@ def test_versions_that_learn_on_may_be_tried_later_but_not_in_the_quiet_stretch(
     assert (found.right_levers, found.false_actions) == (1, (in_quiet,))
 
 
+@pytest.mark.parametrize(("at_s", "false"), [(30, 0), (55, 0), (95, 1)], ids=["within", "after it", "when quiet"])
+def test_learning_may_resume_after_a_gamed_reward_but_not_in_the_quiet_stretch(at_s: int, false: int) -> None:
+    events = [event("gameable_reward", 10, 50), event("tool_breaks", 50, 90, "get"), event("quiet", 90, 120)]
+    found = score_of(events, [decision(20, "weights", "pause", "m"), decision(at_s, "weights", "train", "m")])
+    assert (found.right_levers, len(found.false_actions)) == (1, false)
+
+
 def test_a_bad_event_is_undone_by_a_right_decision_whose_effect_the_topics_show() -> None:
     occurrences = [BROKEN, event("poisoned_checkpoint", 50, 90, "7")]
     decisions = [

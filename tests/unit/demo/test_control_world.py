@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stepstream.demo.control.base import _OFFERED, _OLD_START
-from stepstream.demo.control.happenings import PAID_THANKS, RECORDED_THANKS, SPECIFICATION
+from stepstream.demo.control.happenings import GAMEABLE_REWARD, SOUND_REWARD
 from stepstream.demo.control.world import (
     BROKEN,
     FAMILIES,
@@ -85,8 +85,8 @@ def test_the_world_passes_through_its_file(tmp_path: Path) -> None:
     assert read_world(file) == world
 
 
-@pytest.mark.parametrize(("thanks", "paid"), [(PAID_THANKS, True), (RECORDED_THANKS, False)])
-def test_the_reward_specification_pays_for_thanks_or_records_them(thanks: str, paid: bool) -> None:
-    spec = parse_spec(SPECIFICATION.format(agent="desk", thanks=thanks))
-    [component] = [one for one in spec.component if one.name == "thanks"]
-    assert (component.weight > 0 and not component.shadow) == paid
+@pytest.mark.parametrize(("reward", "paid"), [(GAMEABLE_REWARD, {"outcome", "thanks"}), (SOUND_REWARD, {"outcome"})])
+def test_the_gameable_reward_pays_for_thanks_too(reward: str, paid: set[str]) -> None:
+    spec = parse_spec(reward.format(agent="desk"))
+    assert {one.name for one in spec.component if one.weight > 0} == paid
+    assert {one.name for one in spec.component} == paid

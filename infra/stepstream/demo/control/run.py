@@ -171,14 +171,15 @@ class ControlDemo:
         return True
 
     def _settle(self, deadline: float) -> None:
-        """Wait until no canary runs, no alarm is active and no decision but `hold` has come for `SETTLED_S`.
+        """Wait until no canary runs, no alarm is active, learning goes on, and only `hold` was decided for `SETTLED_S`.
 
         The alarm of a gamed reward clears once the repaired reward judges; then learning resumes.
         """
         while time.monotonic() < deadline:
             newest = max((one["occurred_at_us"] for one in self._log.done if one["action"] != "hold"), default=0)
             testing = self._log.weights.canary is not None or self._log.harness.canary is not None
-            if not testing and not self._log.has_alarm and now_us() - newest > SETTLED_S * 1e6:
+            stopped = self._log.has_alarm or self._log.is_paused
+            if not testing and not stopped and now_us() - newest > SETTLED_S * 1e6:
                 return
             self._sleep(POLL_S)
 

@@ -32,6 +32,8 @@ _STEPS: dict[Kind, frozenset[tuple[str, str]]] = {
     "quiet": frozenset(),
 }
 """Decisions that an event also calls for: a trial before a promotion, and its end without one."""
+_AFTERWARDS: dict[Kind, frozenset[tuple[str, str]]] = {"gameable_reward": frozenset({("weights", "train")})}
+"""Decisions that the end of an event calls for: learning resumes once the reward is repaired."""
 _LASTING: frozenset[Kind] = frozenset({"better_examples", "weights_can_learn"})
 """Events that go on to call for decisions: better versions keep coming."""
 
@@ -110,7 +112,7 @@ def is_justified(occurrences: Sequence[Occurrence], decision: Decision) -> bool:
             return False
     return any(
         one.began_us <= at
-        and (at < one.ended_us or one.kind in _LASTING)
+        and (at < one.ended_us or one.kind in _LASTING or _pull(decision) in _AFTERWARDS.get(one.kind, ()))
         and (_is_right(one, decision) or _pull(decision) in _STEPS[one.kind] or _is_lasting_remedy(one, decision))
         for one in occurrences
     )
