@@ -18,7 +18,7 @@ const MARKS = { done: "good", requested: "warn", failed: "bad" };
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => card("Actions of people", table("Actions of people", [
-  { head: "When", cell: (row) => ago(row.occurred_at_us / 1000, context.now) },
+  { head: "When", cell: (row) => ago(row.occurred_at_us / 1000, context.now), kind: "name" },
   { head: "User", cell: (row) => row.user },
   { head: "Role", cell: (row) => row.role || "–" },
   { head: "Action", cell: (row) => row.action },

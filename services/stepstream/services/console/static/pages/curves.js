@@ -47,14 +47,14 @@ export const render = (data, context) => html`
     { head: "95 % interval", cell: (row) => `${percent(row.low)} to ${percent(row.high)}` },
     { head: "Outcomes", cell: (row) => count(row.outcomes), kind: "number", mark: (row) => (row.outcomes < FEW ? "warn" : "") },
     { head: "Reward", cell: (row) => decimal(row.reward), kind: "number" },
-    { head: "Last", cell: (row) => ago(row.at, context.now) },
+    { head: "Last", cell: (row) => ago(row.at, context.now), kind: "name" },
   ], data.success.slice(0, 40)), { wide: true })}
   ${context.user.tenant ? "" : installation(data, context)}`;
 
 /** @param {any} data @param {Context} context */
 const installation = (data, context) => html`
   ${card("Promotions and rollbacks", table("Promotions and rollbacks", [
-    { head: "When", cell: (/** @type {Swap} */ row) => ago(row.at, context.now) },
+    { head: "When", cell: (/** @type {Swap} */ row) => ago(row.at, context.now), kind: "name" },
     { head: "What", cell: (row) => (row.is_rollback ? "rolled back" : "promoted"), mark: (row) => (row.is_rollback ? "warn" : "good") },
     { head: "From", cell: (row) => version(row.previous) },
     { head: "To", cell: (row) => version(row.version) },
@@ -66,7 +66,7 @@ const installation = (data, context) => html`
     { head: "Track", cell: (row) => row.track },
     { head: "Trajectories", cell: (row) => count(row.trajectories), kind: "number" },
     { head: "Size", cell: (row) => bytes(row.size_bytes), kind: "number" },
-    { head: "Published", cell: (row) => ago(row.at, context.now) },
+    { head: "Published", cell: (row) => ago(row.at, context.now), kind: "name" },
   ], data.checkpoints.slice(0, 20), { empty: "No version was published in this range." }))}`;
 
 /** @param {Point[]} points */

@@ -30,13 +30,13 @@ export const render = (data, context) => html`
   ], context)}
   ${data.decision ? details(data.decision, context) : ""}
   ${card("Decisions", table("Decisions", [
-    { head: "When", cell: (row) => ago(row.at_us / 1000, context.now) },
-    { head: "Tenant", cell: (row) => parts(row.tenant) },
-    { head: "Agent", cell: (row) => parts(row.agent) },
-    { head: "Model", cell: (row) => row.model },
+    { head: "When", cell: (row) => ago(row.at_us / 1000, context.now), kind: "name" },
+    { head: "Tenant", cell: (row) => parts(row.tenant), kind: "name" },
+    { head: "Agent", cell: (row) => parts(row.agent), kind: "name" },
+    { head: "Model", cell: (row) => row.model, kind: "name" },
     { head: "Decision", cell: (row) => parts(act(row)) },
     { head: "State", cell: state, mark: (row) => MARKS[row.state] ?? "" },
-    { head: "Reason", cell: (row) => parts(row.reason) },
+    { head: "Reason", cell: (row) => parts(row.reason), kind: "prose" },
   ], data.decisions, {
     empty: "No decision matches. The control plane decides once it runs and agents work.",
     href: (row) => context.href("decisions", { ...context.state, id: row.id }),

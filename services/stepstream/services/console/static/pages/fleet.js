@@ -30,34 +30,34 @@ export const render = (data, context) => html`
     { head: "Newest", cell: (row) => version(row.newest_version) },
     { head: "State", cell: (row) => (row.reason ? `${row.state}: ${row.reason}` : row.state), mark: (row) => MARKS[row.state] ?? "" },
     { head: "In flight", cell: (row) => count(row.requests_in_flight), kind: "number" },
-    { head: "Seen", cell: (row) => ago(row.seen_at, context.now), mark: (row) => (context.now - row.seen_at > SILENT_MS ? "warn" : "") },
+    { head: "Seen", cell: (row) => ago(row.seen_at, context.now), mark: (row) => (context.now - row.seen_at > SILENT_MS ? "warn" : ""), kind: "name" },
   ], data.workers, { empty: "No worker reported in this range." }), { wide: true })}
   ${card("Versions served", table("Versions served", [
-    { head: "Model", cell: (row) => row.model },
+    { head: "Model", cell: (row) => row.model, kind: "name" },
     { head: "Version", cell: (row) => version(row.version) },
     { head: "Workers", cell: (row) => count(row.workers), kind: "number" },
-  ], served(data.workers, context.now), { empty: "No worker serves a version now." }), { note: `Workers that reported in the last ${SILENT_MS / 1000} s.` })}
+  ], served(data.workers, context.now), { empty: "No worker serves a version now." }), { wide: true, note: `Workers that reported in the last ${SILENT_MS / 1000} s.` })}
   ${card("The learners' time", table("The learners' time", [
-    { head: "Model", cell: (row) => row.model },
+    { head: "Model", cell: (row) => row.model, kind: "name" },
     { head: "Updates", cell: (row) => count(row.updates), kind: "number" },
     { head: "Training", cell: (row) => percent(row.train), kind: "number" },
     { head: "Waiting", cell: (row) => percent(row.wait), kind: "number" },
     { head: "Reading", cell: (row) => percent(row.read), kind: "number" },
     { head: "Processing", cell: (row) => percent(row.fold), kind: "number" },
     { head: "Publishing", cell: (row) => percent(row.publish), kind: "number" },
-    { head: "Last update", cell: (row) => ago(row.at, context.now) },
-  ], data.learners, { empty: "No learner updated a model in this range." }))}
+    { head: "Last update", cell: (row) => ago(row.at, context.now), kind: "name" },
+  ], data.learners, { empty: "No learner updated a model in this range." }), { wide: true })}
   ${card("Rollouts", table("Rollouts", [
-    { head: "When", cell: (row) => ago(row.at, context.now) },
+    { head: "When", cell: (row) => ago(row.at, context.now), kind: "name" },
     { head: "Decision", cell: (row) => row.action },
-    { head: "Model", cell: (row) => row.model },
+    { head: "Model", cell: (row) => row.model, kind: "name" },
     { head: "Stable", cell: (row) => (row.stable_version === null ? "newest" : version(row.stable_version)) },
     { head: "Canary", cell: (row) => (row.canary_version === null ? "–" : `${version(row.canary_version)}, ${percent(row.canary_share)}`) },
     { head: "By", cell: (row) => row.author },
-    { head: "Reason", cell: (row) => row.reason || "–" },
+    { head: "Reason", cell: (row) => row.reason || "–", kind: "prose" },
   ], data.rollouts, { empty: "Nobody decided a rollout in this range." }), { wide: true })}
   ${card("Published versions", table("Published versions", [
-    { head: "Model", cell: (row) => row.model },
+    { head: "Model", cell: (row) => row.model, kind: "name" },
     { head: "Version", cell: (row) => version(row.version) },
     { head: "Parent", cell: (row) => version(row.parent_version) },
     { head: "Track", cell: (row) => row.track },
@@ -65,7 +65,7 @@ export const render = (data, context) => html`
     { head: "Trajectories", cell: (row) => count(row.trajectories), kind: "number" },
     { head: "SHA-256", cell: (row) => row.sha256, kind: "id" },
     { head: "Size", cell: (row) => bytes(row.size_bytes), kind: "number" },
-    { head: "Published", cell: (row) => ago(row.at, context.now) },
+    { head: "Published", cell: (row) => ago(row.at, context.now), kind: "name" },
   ], data.versions, { empty: "No version was published in this range." }), { wide: true })}`;
 
 /** @param {any[]} workers @param {number} now */

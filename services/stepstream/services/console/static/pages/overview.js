@@ -23,13 +23,14 @@ export const render = (data, context) => html`
   <section class="tiles" aria-label="Now">${tiles(data, context)}</section>
   ${card("Steps per second", chart("steps", `Steps per second, last: ${data.steps.at(-1)?.steps ?? 0}`, steps(data.steps)), {
     note: "Governed steps of the last two minutes, by the time they occurred.",
+    wide: true,
   })}
   ${card("What changed", table("What changed", [
-    { head: "When", cell: (row) => ago(row.at, context.now) },
+    { head: "When", cell: (row) => ago(row.at, context.now), kind: "name" },
     { head: "What", cell: (row) => row.kind },
-    { head: "Model", cell: (row) => `${row.model} ${version(row.version)}` },
-    { head: "Detail", cell: (row) => row.detail },
-  ], data.changes, { empty: "Nothing changed in this range." }))}`;
+    { head: "Model", cell: (row) => `${row.model} ${version(row.version)}`, kind: "name" },
+    { head: "Detail", cell: (row) => row.detail, kind: "prose" },
+  ], data.changes, { empty: "Nothing changed in this range." }), { wide: true })}`;
 
 /** @param {any[]} rows */
 function alarms(rows) {

@@ -33,8 +33,8 @@ export const render = (data, context) => html`
 /** @param {Context} context @returns {import("../components/table.js").Column<any>[]} */
 const quarantine = (context) => [
   { head: "Trajectory", kind: "id", cell: (row) => row.trajectory_id },
-  { head: "Tenant", cell: (row) => row.tenant },
-  { head: "Agent", cell: (row) => parts(row.agent) },
+  { head: "Tenant", cell: (row) => row.tenant, kind: "name" },
+  { head: "Agent", cell: (row) => parts(row.agent), kind: "name" },
   { head: "Reasons", cell: (row) => row.reasons.join(", ") },
   { head: "By", cell: (row) => row.by || "label" },
   { head: "Outcome", cell: outcome, mark: outcomeMark },
@@ -59,7 +59,7 @@ async function release(row, context, event) {
 /** @param {Context} context @returns {import("../components/table.js").Column<any>[]} */
 const erasures = (context) => [
   { head: "Person", kind: "id", cell: (row) => row.subject },
-  { head: "Tenant", cell: (row) => row.tenant },
+  { head: "Tenant", cell: (row) => row.tenant, kind: "name" },
   { head: "Requested", cell: (row) => `${ago(row.requested_at, context.now)}${row.requested_by ? ` by ${row.requested_by}` : ""}` },
   { head: "State", cell: (row) => (row.finished_at === null ? "in progress" : Object.keys(row.remaining).length ? "finished, with remains" : "finished"), mark: (row) => (row.finished_at === null || Object.keys(row.remaining).length ? "warn" : "good") },
   { head: "Proof", cell: (row) => (row.finished_at === null ? "none yet" : html`<details><summary>${ago(row.finished_at, context.now)}, release ${row.version}</summary>
@@ -72,9 +72,9 @@ const list = (counts) => Object.entries(counts).map(([name, n]) => `${name} ${co
 
 /** @param {Context} context @returns {import("../components/table.js").Column<any>[]} */
 const consents = (context) => [
-  { head: "Tenant", cell: (row) => row.tenant },
+  { head: "Tenant", cell: (row) => row.tenant, kind: "name" },
   { head: "Person", cell: (row) => row.user ?? "all" },
-  { head: "Agent", cell: (row) => row.agent ?? "all" },
+  { head: "Agent", cell: (row) => row.agent ?? "all", kind: "name" },
   { head: "Permits", cell: (row) => row.consent, mark: (row) => (row.consent === "none" ? "bad" : row.consent === "analyse" ? "warn" : "good") },
   { head: "Since", cell: (row) => ago(row.at, context.now) },
 ];

@@ -28,7 +28,7 @@ export const render = (data, context) => html`
     { head: "Records to process", cell: (row) => count(row.records), kind: "number" },
   ], data.lag, { empty: "No job has committed offsets yet." }), { note: "Records on the log that each job has not processed." })}
   ${card("Governance", table("Governance", [
-    { head: "Tenant", cell: (row) => row.tenant },
+    { head: "Tenant", cell: (row) => row.tenant, kind: "name" },
     { head: "Action", cell: (row) => row.action },
     { head: "Rule", cell: (row) => row.rule || "–" },
     { head: "Records", cell: (row) => count(row.records), kind: "number" },
@@ -46,7 +46,7 @@ export const render = (data, context) => html`
     { head: "Newest", cell: (row) => ago(row.at, context.now) },
   ], data.counts, { empty: "No dead letters in this range: every record was valid." }))}
   ${card("Newest dead letters", table("Newest dead letters", [
-    { head: "When", cell: (row) => ago(row.at, context.now) },
+    { head: "When", cell: (row) => ago(row.at, context.now), kind: "name" },
     { head: "Job", cell: (row) => row.job },
     { head: "Record", cell: (row) => `${row.topic}[${row.partition}]@${row.offset}`, kind: "id" },
     { head: "Error", cell: (row) => row.error, mark: () => "bad" },

@@ -29,17 +29,17 @@ export const render = (data, context) => html`
   ], data.disagreement, { empty: "No verdicts about one thing differ by half the scale or more.", href: (row) => trajectoryHref(context, row) }), { wide: true })}
   ${card("Low certainty", table("Low certainty", [
     { head: "Trajectory", kind: "id", cell: (row) => row.trajectory_id },
-    { head: "Agent", cell: (row) => parts(row.agent) },
+    { head: "Agent", cell: (row) => parts(row.agent), kind: "name" },
     { head: "Certainty", kind: "number", cell: (row) => percent(row.certainty) },
     { head: "Tokens", kind: "number", cell: (row) => count(row.tokens) },
   ], data.unsure, { empty: "No trajectory with token probabilities in this range.", href: (row) => trajectoryHref(context, row) }),
-  { note: "Geometric mean of the probabilities of its response tokens, least first." })}
+  { note: "Geometric mean of the probabilities of its response tokens, least first.", wide: true })}
   ${card("Active alarms", table("Active alarms", [
     { head: "Trajectory", kind: "id", cell: (row) => row.trajectory_id },
-    { head: "Agent", cell: (row) => parts(row.agent) },
+    { head: "Agent", cell: (row) => parts(row.agent), kind: "name" },
     { head: "Component", kind: "number", cell: (row) => decimal(row.risen) },
     { head: "Reward", kind: "number", cell: (row) => decimal(row.reward) },
-    { head: "Alarm", cell: (row) => row.message },
+    { head: "Alarm", cell: (row) => row.message, kind: "prose" },
   ], data.alarms, { empty: "No alarm is active.", href: (row) => trajectoryHref(context, row) }),
-  { note: "Where the component that rose is highest." })}
+  { note: "Where the component that rose is highest.", wide: true })}
   ${card("How it works", html`<p class="note">What a person has judged leaves the queues. Open a row, read its steps, and give a verdict there: it becomes feedback with you as its source.</p>`)}`;

@@ -63,5 +63,5 @@ const alarms = (data, context) => table("Alarms", [
   { head: "Fell", cell: (row) => (row.falling ? `${row.falling}: ${decimal(row.falling_before)} to ${decimal(row.falling_after)}` : "none") },
   { head: "Trajectories", kind: "number", cell: (row) => `${count(row.trajectories_before)}, ${count(row.trajectories_after)}` },
   { head: "Since", cell: (row) => html`<a href=${context.href("trajectories", { model: row.model, ...(row.agent ? { agent: row.agent } : {}), ...(row.since_version === null ? {} : { version: String(row.since_version) }) })}>${version(row.since_version)}</a>` },
-  { head: "Raised", cell: (row) => ago(row.raised_at, context.now) },
+  { head: "Raised", cell: (row) => ago(row.raised_at, context.now), kind: "name" },
 ], data.alarms, { empty: "No alarms: no guard has fallen while a rewarded component rose." });

@@ -29,7 +29,7 @@ export const render = (data, context) => html`
 
 /** @param {Context} context @returns {import("../components/table.js").Column<any>[]} */
 const columns = (context) => [
-  { head: "Tool", cell: (row) => row.tool },
+  { head: "Tool", cell: (row) => row.tool, kind: "name" },
   { head: "Alert", cell: (row) => (row.raised ? "errors" : slow(row) ? "slow" : "–"), mark: (row) => (row.raised ? "bad" : slow(row) ? "warn" : "") },
   { head: "Calls", kind: "number", cell: (row) => count(row.calls) },
   { head: "Failed", kind: "number", cell: (row) => (row.calls ? percent(row.failed / row.calls) : "–") },

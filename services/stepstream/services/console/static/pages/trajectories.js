@@ -64,7 +64,7 @@ const nothing = (data, context) => (context.state.since
 const columns = (context) => [
   { head: "Trajectory", kind: "id", cell: (row) => row.trajectory_id },
   ...(context.user.tenant ? [] : [/** @type {import("../components/table.js").Column<any>} */ ({ head: "Tenant", cell: (row) => row.tenant })]),
-  { head: "Agent", cell: (row) => parts(row.agent) },
+  { head: "Agent", cell: (row) => parts(row.agent), kind: "name" },
   { head: "Versions", cell: (row) => (row.version_min >= 0 ? versions(row.version_min, row.version_max) : row.model) },
   { head: "Outcome", cell: outcome, mark: outcomeMark },
   { head: "Reward", kind: "number", cell: (row) => decimal(row.reward) },

@@ -170,5 +170,5 @@ const feedback = (data, context) => table("Feedback", [
   { head: "Source", cell: (row) => row.source },
   { head: "Text", cell: (row) => [row.comment, row.demonstration].filter(Boolean).map((text) => agentText(text)) },
   { head: "", cell: (row) => (row.retracted ? "retracted" : "") },
-  { head: "When", cell: (row) => ago(row.occurred_ms, context.now) },
+  { head: "When", cell: (row) => ago(row.occurred_ms, context.now), kind: "name" },
 ], data.feedback, { empty: "No feedback about it yet." });
