@@ -75,6 +75,8 @@ def test_outcomes_are_in_order_of_assignment_with_cluster_family_and_failure(
         ("stable", False, "hard", "capability", True),
         ("canary", None, "easy", "", False),
     ]
+    assert [one.trajectory_id for one in found.outcomes][:2] == ["easy/1/0", "easy/2/0"]
+    assert found.outcomes[-1].trajectory_id == "open"
     assert found.outcomes[0].cluster.startswith("u:")
     assert found.outcomes[1].cluster == "g:g1"
     assert found.served_families == {"easy", "hard"}

@@ -231,11 +231,21 @@ def proposal() -> Any:
 
 
 def rows(
-    canary: list[bool], stable: list[bool], version: str = "", failure: Any = "capability"
+    canary: list[bool], stable: list[bool], version: str = "", failure: Any = "capability", name: str = ""
 ) -> tuple[OutcomeRow, ...]:
     """Return outcomes of both tracks in turn."""
     both = [
-        OutcomeRow(at, track, version if track == "canary" else "", success, "", "f", "" if success else failure, False)
+        OutcomeRow(
+            at,
+            track,
+            version if track == "canary" else "",
+            success,
+            "",
+            "f",
+            "" if success else failure,
+            False,
+            name and f"{name}-{track}-{at}",
+        )
         for at, pair in enumerate(itertools.zip_longest(canary, stable))
         for track, success in zip(("canary", "stable"), pair, strict=True)
         if success is not None
@@ -377,6 +387,31 @@ def test_a_policy_whose_rule_is_not_installed_holds() -> None:
     world.controller().run_once()
     [held] = world.of(DECISIONS)
     assert (held["action"], held["reason"]) == ("hold", "the rule friday of the policy is not installed")
+
+
+def test_revised_outcomes_hold_once_also_a_rollback() -> None:
+    """Another reward specification turns half of the successes of a promoted version into failures."""
+    failures = 0
+
+    def statistics(world: World, at_us: int) -> Statistics:
+        if world.serving().versions.served.stable != 2:
+            return of_weights(world, at_us)
+        stable = rows([], [i >= failures for i in range(40)], name="t")
+        return Statistics(Sink().ask(at_us), stable, {"f": Attempts(100, 80)})
+
+    world = World(AT_ONCE, statistics)
+    controller = world.controller()
+    while len(world.decisions().pulls) < 3:
+        controller.run_once()
+    controller.run_once()
+    failures = 20
+    controller.run_once()
+    assert [one["action"] for one in world.decisions().in_order()] == ["canary", "widen", "promote"]
+    held = world.of(DECISIONS)[-1]
+    reason = "statistics of an earlier decision were revised: wait for the next snapshot"
+    assert (held["action"], held["reason"]) == ("hold", reason)
+    controller.run_once()
+    assert world.decisions().in_order()[-1]["action"] == "rollback"
 
 
 def replace_stable() -> Any:

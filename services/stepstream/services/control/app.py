@@ -26,6 +26,7 @@ from stepstream.services.control.log import ControlLog
 from stepstream.services.control.policies import Policies, PolicyInForce
 from stepstream.services.control.proposals import Proposals, is_search
 from stepstream.services.control.queries import StoreQueries
+from stepstream.services.control.revisions import Revisions
 from stepstream.services.control.scope import Scope, Serving, scope_of
 from stepstream.services.control.sink_position import SinkPosition
 from stepstream.services.control.snapshot import outcomes_since, snapshot_of
@@ -57,7 +58,7 @@ class Controller:
         """Take what `main` has opened; the producer has taken over its id."""
         self._settings, self._log, self._producer = settings, control_log, producer
         self._queries, self._position, self._proposals = queries, position, proposals
-        self._policies = Policies()
+        self._policies, self._revisions = Policies(), Revisions()
         self._webhook = webhook
         for decision in self._waiting_for_people():  # the one before may have ended between publishing and notifying
             self._notify(decision, "awaiting")
@@ -144,6 +145,7 @@ class Controller:
             shares=shares,
             owns_weights=owns,
             open_tests=self._log.open_tests(scopes),
+            revised=self._revisions.look(scope, found.outcomes),
         )
         decision = event_of(decide(snapshot, history, policy, own))
         if records := self._records(decision, scope, serving):

@@ -192,8 +192,8 @@ class StoreQueries:
 
         closed = ask("trajectories", _CLOSED, since=since_us)
         opened = ask("steps", _OPEN, since=since_us, idle=idle_us)
-        rows = [(row[0], row[1], OutcomeRow(row[0], *row[2:])) for row in closed]
-        rows += [(us, name, OutcomeRow(us, t, h, None, c, f, "", False)) for us, name, t, h, c, f in opened]
+        rows = [(row[0], row[1], OutcomeRow._make((row[0], *row[2:], row[1]))) for row in closed]
+        rows += [(us, name, OutcomeRow(us, t, h, None, c, f, "", False, name)) for us, name, t, h, c, f in opened]
         before = []
         if promoted_us is not None:
             begin_us = promoted_us - round(control.window_s * 1e6)

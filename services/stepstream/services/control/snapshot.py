@@ -41,6 +41,7 @@ def snapshot_of(
     shares: Sequence[tuple[int, float]] = (),
     owns_weights: bool = True,
     open_tests: int = 1,
+    revised: bool = False,
 ) -> Snapshot:
     """Return the snapshot.
 
@@ -54,6 +55,7 @@ def snapshot_of(
         shares: (time, share) of the running canary, the oldest first.
         owns_weights: False: another scope tries and judges the weights of this model.
         open_tests: canaries that run for all scopes.
+        revised: True if outcomes that the decision before counted were revised.
     """
     outcomes = tuple(_outcomes(found.outcomes, history.canary, shares))
     stable = [one for one in outcomes if one.track == "stable" and one.success is not None]
@@ -76,6 +78,7 @@ def snapshot_of(
         coverage=_coverage(found),
         staleness_p95=found.staleness_p95,
         learning=serving.training is None or not serving.training["paused"],
+        revised=revised,
         missing=found.missing,
         open_tests=max(1, open_tests),
     )

@@ -22,6 +22,8 @@ class OutcomeRow(NamedTuple):
     family: str
     failure: FailureKind
     harmed: bool
+    trajectory_id: str = ""
+    """Empty: unknown."""
 
 
 class ToolRow(NamedTuple):
