@@ -128,7 +128,7 @@ def test_a_proposal_is_made_once_and_its_search_ends_with_the_controller(
         return copies_similar_example(request)
 
     with ScriptedChat(answer) as gateway:
-        world.settings = with_settings(world.settings, optimise={"gateway_url": gateway.url})
+        world.settings = with_settings(world.settings, optimise={"gateway_url": gateway.url, "calls": 2000})
         for point in ("decided", "sent", "committed"):
             kill(point, of(DECISIONS, "action", "propose"))
         for point in ("decided", "sent", "committed"):

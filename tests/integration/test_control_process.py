@@ -166,7 +166,11 @@ def test_a_fleet_that_fails_by_format_gets_a_proposal_from_its_own_successes(wor
             )
     propose, canary = world.decisions("codes")
     assert (propose["rule"], canary["rule"]) == ("format_failures", "headroom")
-    assert [one["state"] for one in world.read().acts_of(propose["event_id"])] == ["started", "done"]
+    acts = world.read().acts_of(propose["event_id"])
+    assert list(dict.fromkeys(one["state"] for one in acts)) == ["started", "done"]
+    spent = [one["calls"] for one in acts if one["state"] == "started"]
+    assert spent == sorted(spent)
+    assert 0 < spent[-1] <= world.settings.optimise.calls
     proposed, tried = world.harnesses("coder")
     assert (proposed["state"], tried["state"], tried["share"]) == ("proposed", "canary", 0.5)
     assert proposed["version"] == tried["version"] == canary["target"]

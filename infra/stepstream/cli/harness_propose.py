@@ -34,16 +34,16 @@ def propose(agent: str, tenant: str, by: "tuple[By, ...]", budget: int | None, a
     from stepstream.cli import compacted_topics
     from stepstream.embedded.stack import ensure_broker
     from stepstream.services.control.optimise.propose import propose_version
-    from stepstream.services.control.optimise.records import Budget
+    from stepstream.services.control.optimise.records import Budget, Meter
     from stepstream.services.control.optimise.shadow import ReplayUnavailable
     from stepstream.topics.ids import new_event_id, now_us
 
     with ensure_broker(load(), lambda line: click.echo(line, err=True)) as settings:
         records = compacted_topics.read(settings, HARNESSES)
         versions = harnesses.versions_of(records.values(), tenant, agent)
-        limits = Budget(budget or settings.optimise.calls, settings.optimise.tokens)
+        meter = Meter(Budget(budget or settings.optimise.calls, settings.optimise.tokens))
         try:
-            found = propose_version(settings, versions, tenant, agent, by, limits)
+            found = propose_version(settings, versions, tenant, agent, by, meter)
         except ReplayUnavailable as error:
             raise click.ClickException(str(error)) from None
         if found.record is not None:

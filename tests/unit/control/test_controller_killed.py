@@ -21,7 +21,7 @@ from stepstream.services.control.decide.records import Finding
 from stepstream.services.control.history import DecisionLog
 from stepstream.services.control.proposals import Proposals
 from stepstream.services.control.scope import Scope, Serving
-from stepstream.services.control.search_process import SearchResult
+from stepstream.services.control.search_process import SearchResult, Spent
 from stepstream.services.control.statistics import OutcomeRow, Position, Statistics
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS, HARNESSES, ROLLOUTS
 from stepstream.topics.events import (
@@ -79,6 +79,7 @@ class World:
     ) -> None:
         self.records: list[tuple[str, Any]] = []
         self.steps = Steps(kill_at)
+        self.spends = Spent()
         self.is_frozen = False
         self._policy, self._statistics = f"own_rules = {list(own_rules)}\n{LIMITS}{policy}", statistics
 
@@ -103,7 +104,7 @@ class World:
     def controller(self) -> Controller:
         """Return a controller that has just started: it knows the committed records, and nothing else."""
         settings = Settings()
-        proposals = Proposals(settings.control, cast(Any, Search(self.steps)))
+        proposals = Proposals(settings, cast(Any, Search(self.steps, self.spends)))
         fakes = Log(self, self._policy), Producer(self), Queries(self), Sink(), proposals
         return Controller(settings, *[cast(Any, one) for one in fakes])
 
@@ -194,16 +195,20 @@ class Sink:
 
 
 class Search:
-    """A search that takes two cycles, and ends with the controller."""
+    """A search that takes two cycles, spends something at its begin, and ends with the controller."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps, self._polls = steps, 0
+    def __init__(self, steps: Steps, spends: Spent) -> None:
+        self._steps, self._polls, self._spends, self._spent = steps, 0, spends, Spent()
         self.decision_id = ""
 
-    def start(self, decision_id: str, _scope: Scope, versions: Any) -> None:
+    def start(self, decision_id: str, _scope: Scope, versions: Any, spent: Spent) -> None:
         self._steps.pass_one()
         assert not self.decision_id
         self.decision_id, self._polls = decision_id, 0
+        self._spent = Spent(spent.calls + self._spends.calls, spent.tokens + self._spends.tokens)
+
+    def spent(self) -> Spent:
+        return self._spent
 
     def poll(self) -> SearchResult | None:
         self._steps.pass_one()
@@ -354,6 +359,27 @@ def test_a_search_that_takes_too_long_fails_also_after_a_restart() -> None:
     world.controller().run_once()
     ended = world.of(DECISION_ACTS)[1]
     assert (ended["state"], "raise control.propose_timeout_s" in ended["reason"]) == ("failed", True)
+
+
+def test_controllers_that_crash_during_a_search_spend_its_budget_once() -> None:
+    policy, statistics, _ = SCENARIOS["proposed"]
+    world = World(policy, statistics)
+    limits = Settings().optimise
+    world.spends = Spent(limits.calls * 2 // 5, 1000)
+    world.controller().run_once()  # decides
+    starts, [decision] = 0, world.of(DECISIONS)
+    while world.decisions().state_of(decision) != "failed":
+        starts += 1
+        controller = world.controller()
+        controller.run_once()  # starts the search
+        controller.run_once()  # writes what it has spent, then crashes
+        assert starts < 9
+    acts = world.decisions().acts_of(decision["event_id"])
+    spent = [(one["state"], one["calls"], one["tokens"]) for one in acts]
+    of_one = limits.calls * 2 // 5
+    assert spent[:-1] == [("started", 0, 0), *[("started", i * of_one, i * 1000) for i in (1, 2, 3)]]
+    assert f"after {3 * of_one} of {limits.calls} calls" in acts[-1]["reason"]
+    assert len({one["event_id"] for one in acts}) == len(acts)
 
 
 def test_a_proposal_on_a_harness_version_that_was_replaced_fails() -> None:

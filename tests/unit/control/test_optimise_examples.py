@@ -117,6 +117,19 @@ def test_a_search_never_exceeds_its_calls(calls: int) -> None:
         meter.take(1)
 
 
+def test_a_search_after_a_crash_has_the_rest_of_the_calls_and_reports_each_before_it_is_made() -> None:
+    view, reported = coded_view(), []
+    model = Model(view, copies_similar_example)
+
+    def report(calls: int, _tokens: int) -> None:
+        reported.append(calls)
+        assert len(model.asked) < calls - 300
+
+    ExamplesSearch(model, Meter(Budget(500, 1_000_000), 300, 0, report)).propose(view, PARENT, Budget(1, 1))
+    assert len(model.asked) <= 200
+    assert reported[-1] == 300 + len(model.asked)
+
+
 def test_prompts_without_a_score_are_left_out_and_counted() -> None:
     view = coded_view(success=lambda number: number % 4 != 0)
     parts = split(view)

@@ -11,7 +11,7 @@ import pytest
 from waiting import wait_until
 
 from stepstream.services.control.scope import Scope
-from stepstream.services.control.search_process import MODULE, SearchProcess, SearchResult
+from stepstream.services.control.search_process import MODULE, SearchProcess, SearchResult, Spent
 
 SCOPE = Scope("acme", "shop", "m")
 FOUND = """
@@ -20,10 +20,18 @@ task = orjson.loads(sys.stdin.buffer.read())
 record = {"agent": task["agent"], "instructions": "x" * 500_000}
 sys.stdout.buffer.write(orjson.dumps(dict(record=record, reason=task["tenant"], attempts=9, calls=3, tokens=4)))
 """
+SPENDS = """
+import orjson, signal, sys
+from stepstream.services.control.search_process import write_spent
+task = orjson.loads(sys.stdin.buffer.read())
+write_spent(task["spent"], task["calls"] + 5, task["tokens"] + 600)
+signal.pause()
+"""
 PROGRAMS = {
     "found": FOUND,
     "unavailable": """print('{"fault": "the gateway does not answer; start it"}')""",
     "breaks": "raise ValueError('no')",
+    "spends": SPENDS,
     "endless": "import signal; signal.pause()",
 }
 
@@ -51,7 +59,7 @@ def result(search: SearchProcess) -> SearchResult:
 @pytest.mark.parametrize("search", ["found"], indirect=True)
 def test_a_search_gets_its_task_and_returns_a_result_larger_than_a_pipe(search: SearchProcess) -> None:
     with search:
-        search.start("d", SCOPE, {})
+        search.start("d", SCOPE, {}, Spent())
         assert search.decision_id == "d"
         found = result(search)
     assert not search.decision_id
@@ -67,15 +75,24 @@ def test_a_search_gets_its_task_and_returns_a_result_larger_than_a_pipe(search: 
 )
 def test_a_failure_has_its_reason(search: SearchProcess, reason: str) -> None:
     with search:
-        search.start("d", SCOPE, {})
+        search.start("d", SCOPE, {}, Spent())
         found = result(search)
     assert (found.record, found.is_fault, found.reason[: len(reason)]) == (None, True, reason)
+
+
+@pytest.mark.parametrize("search", ["spends"], indirect=True)
+def test_what_a_search_spends_is_known_while_it_runs_and_counts_on_from_the_one_before(search: SearchProcess) -> None:
+    with search:
+        search.start("d", SCOPE, {}, Spent(40, 5000))
+        assert search.spent() in (Spent(40, 5000), Spent(45, 5600))
+        wait_until(lambda: search.spent() == Spent(45, 5600))
+        assert search.poll() is None
 
 
 @pytest.mark.parametrize("search", ["endless"], indirect=True)
 def test_leaving_the_context_ends_a_search(search: SearchProcess) -> None:
     with search:
-        search.start("d", SCOPE, {})
+        search.start("d", SCOPE, {}, Spent())
         assert search.poll() is None
         [child] = [one for one in psutil.Process().children() if "search_endless" in one.cmdline()]
     assert not child.is_running()

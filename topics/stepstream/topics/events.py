@@ -1225,7 +1225,7 @@ def new_decision(
 
 
 class DecisionAct(TypedDict):
-    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval. A decision that a person takes back has a second one. A decision to propose has one more while a search runs: started."""
+    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval. A decision that a person takes back has a second one. A decision to propose has more while a search runs: `started`, one at its begin and one whenever it has spent a twentieth of its calls."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
@@ -1245,6 +1245,10 @@ class DecisionAct(TypedDict):
     """Act, in words; empty: nothing was done."""
     reason: str
     """Reason for the state."""
+    calls: int
+    """Model calls that the search for a proposal has spent since its begin, also before a restart; 0: none, or no search."""
+    tokens: int
+    """Tokens of these calls."""
 
 
 def new_decision_act(
@@ -1258,6 +1262,8 @@ def new_decision_act(
     tenant: str = "default",
     description: str = "",
     reason: str = "",
+    calls: int = 0,
+    tokens: int = 0,
 ) -> DecisionAct:
     """Return a DecisionAct with the schema's defaults."""
     return {
@@ -1270,6 +1276,8 @@ def new_decision_act(
         "state": state,
         "description": description,
         "reason": reason,
+        "calls": calls,
+        "tokens": tokens,
     }
 
 

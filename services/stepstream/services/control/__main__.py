@@ -73,7 +73,7 @@ def _act(
             control_log = stack.enter_context(ControlLog(settings, codec))
             queries = stack.enter_context(closing(StoreQueries(settings)))
             position = stack.enter_context(closing(SinkPosition(settings.kafka)))
-            proposals = stack.enter_context(Proposals(settings.control))
+            proposals = stack.enter_context(Proposals(settings))
             controller = Controller(settings, control_log, producer, queries, position, proposals, webhook)
             metrics.LEADER.set(1)
             log.info("this controller acts")

@@ -103,6 +103,14 @@ def begin(decision: Decision, at_us: int) -> Record:
     return end(decision, STARTED, at_us, description="searches recorded trajectories for a better harness version")
 
 
+def spend(decision: Decision, at_us: int, calls: int, tokens: int) -> Record:
+    """Return the record of what a search has spent since it began: the search after a crash gets the rest."""
+    description = f"the search has spent {calls} calls and {tokens} tokens"
+    act = end(decision, STARTED, at_us, description=description)
+    identity = derived_id(JOB, decision["event_id"], STARTED, calls, tokens, tenant=decision["tenant"])
+    return act._replace(value={**act.value, "event_id": identity, "calls": calls, "tokens": tokens})
+
+
 def propose(decision: Decision, serving: Serving, found: Harness, at_us: int) -> list[Record]:
     """Return the records that put a found harness version on the log as a proposal; one transaction, the act last.
 

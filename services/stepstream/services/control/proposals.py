@@ -1,20 +1,24 @@
 """Carry out decisions to propose: start a search, wait for it, and return the records that write what it found.
 
 1. A decision waits until no other search runs. The act `started` marks the begin, from which the time is bounded.
-2. The search runs in a process of its own. A controller that takes over starts it again: the search writes nothing.
+2. The search runs in a process of its own. Acts `started` count what it spends. A controller that takes over starts it
+   again, with the rest of its calls and tokens: the search writes nothing.
 3. A found version and the act `done` are one transaction. Else the act is `failed`, with the reason.
 """
 
 from contextlib import AbstractContextManager
 
-from stepstream.config.control import ControlSettings
+from stepstream.config import OptimiseSettings, Settings
 from stepstream.services.control import acts, metrics
 from stepstream.services.control.acts import Record
 from stepstream.services.control.history import DecisionLog
 from stepstream.services.control.scope import Serving, scope_of
-from stepstream.services.control.search_process import SearchProcess, SearchResult
+from stepstream.services.control.search_process import SearchProcess, SearchResult, Spent
 from stepstream.services.control.undo import HARNESS_LEVERS
 from stepstream.topics.events import Decision
+
+_SPENT_PARTS = 20
+"""Parts of a search's calls after which what it has spent is written: few records, and little is lost in a crash."""
 
 
 def is_search(decision: Decision) -> bool:
@@ -25,8 +29,9 @@ def is_search(decision: Decision) -> bool:
 class Proposals(AbstractContextManager["Proposals"]):
     """Searches of a controller, one at a time. Use it from one thread; leaving the context ends a search."""
 
-    def __init__(self, settings: ControlSettings, process: SearchProcess | None = None) -> None:
-        self._settings, self._process = settings, process or SearchProcess()
+    def __init__(self, settings: Settings, process: SearchProcess | None = None) -> None:
+        self._settings, self._process = settings.control, process or SearchProcess()
+        self._limits: OptimiseSettings = settings.optimise
 
     def __exit__(self, *_: object) -> None:
         self._process.cancel()
@@ -41,7 +46,9 @@ class Proposals(AbstractContextManager["Proposals"]):
             at_us: time of the acts.
             fault: reason to end it, for example that the agent is frozen; empty: none.
         """
-        began_us = next((one["occurred_at_us"] for one in log.acts_of(decision["event_id"])), None)
+        earlier = log.acts_of(decision["event_id"])
+        began_us = next((one["occurred_at_us"] for one in earlier), None)
+        known = max((Spent(one["calls"], one["tokens"]) for one in earlier), default=Spent())
         is_running = self._process.decision_id == decision["event_id"]
         if not fault and began_us is not None and at_us - began_us > self._settings.propose_timeout_s * 1e6:
             fault = (
@@ -54,12 +61,25 @@ class Proposals(AbstractContextManager["Proposals"]):
             return self._end(decision, serving, at_us, SearchResult(None, fault, is_fault=True))
         if is_running:
             found = self._process.poll()
-            return [] if found is None else self._end(decision, serving, at_us, found)
+            return self._spend(decision, at_us, known) if found is None else self._end(decision, serving, at_us, found)
         if self._process.decision_id:
             return []
-        self._process.start(decision["event_id"], scope_of(decision), serving.harnesses)
+        if known.calls >= self._limits.calls or known.tokens >= self._limits.tokens:
+            fault = (
+                f"the search was interrupted after {known.calls} of {self._limits.calls} calls and {known.tokens} of "
+                f"{self._limits.tokens} tokens: see the log of the controller, or raise optimise.calls and .tokens"
+            )
+            return self._end(decision, serving, at_us, SearchResult(None, fault, is_fault=True))
+        self._process.start(decision["event_id"], scope_of(decision), serving.harnesses, known)
         metrics.SEARCHING.set(1)
         return [acts.begin(decision, at_us)] if began_us is None else []
+
+    def _spend(self, decision: Decision, at_us: int, known: Spent) -> list[Record]:
+        """Return the record of what the running search has spent, if that is much more than the log has."""
+        now = self._process.spent()
+        if now.calls - known.calls < max(1, self._limits.calls // _SPENT_PARTS):
+            return []
+        return [acts.spend(decision, at_us, *now)]
 
     def _end(self, decision: Decision, serving: Serving, at_us: int, found: SearchResult) -> list[Record]:
         metrics.SEARCHING.set(1 if self._process.decision_id else 0)

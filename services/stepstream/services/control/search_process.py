@@ -6,12 +6,13 @@ optimisers that the settings allow. It publishes nothing; the controller publish
 
 import logging
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import orjson
 
@@ -22,6 +23,14 @@ log = logging.getLogger(__name__)
 
 MODULE = "stepstream.services.control.optimise"
 _END_S = 10.0
+_SPENT = struct.Struct("<qq")
+
+
+class Spent(NamedTuple):
+    """Model calls and tokens that searches for one decision have spent."""
+
+    calls: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +54,29 @@ class SearchProcess(AbstractContextManager["SearchProcess"]):
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
+        self._spent: IO[bytes] | None = None
         self.decision_id = ""
         """Decision that the search is for; empty: none runs."""
 
-    def start(self, decision_id: str, scope: Scope, versions: Mapping[str, Harness]) -> None:
-        """Start a search for a decision, while none runs; `versions`: the agent's harness versions."""
+    def start(self, decision_id: str, scope: Scope, versions: Mapping[str, Harness], spent: Spent) -> None:
+        """Start a search for a decision, while none runs.
+
+        Args:
+            decision_id: the decision.
+            scope: agent and tenant.
+            versions: the agent's harness versions.
+            spent: what searches for the decision have spent before.
+        """
+        self._output, self._spent = _memory_file(), _memory_file()
+        write_spent(self._spent.fileno(), *spent)
         task = {"parent": os.getpid(), "tenant": scope.tenant, "agent": scope.agent, "versions": versions}
-        self._output = _memory_file()
+        task |= {**spent._asdict(), "spent": self._spent.fileno()}
         with _memory_file() as task_file:
             task_file.write(orjson.dumps(task))
             task_file.seek(0)
             command = [sys.executable, "-m", self._module]
-            self._process = subprocess.Popen(command, stdin=task_file, stdout=self._output)
+            descriptors = (self._spent.fileno(),)
+            self._process = subprocess.Popen(command, stdin=task_file, stdout=self._output, pass_fds=descriptors)
         self.decision_id = decision_id
         log.info("process %d searches a harness version for agent %s", self._process.pid, scope.agent)
 
@@ -72,17 +92,28 @@ class SearchProcess(AbstractContextManager["SearchProcess"]):
         self.cancel()
         return found
 
+    def spent(self) -> Spent:
+        """Return what searches for the decision have spent, this one and those before it."""
+        assert self._spent is not None
+        return Spent(*_SPENT.unpack(os.pread(self._spent.fileno(), _SPENT.size, 0)))
+
     def cancel(self) -> None:
         """End a running search; what it found is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(_END_S)
-        if self._output is not None:
-            self._output.close()
-        self._process, self._output, self.decision_id = None, None, ""
+        for file in (self._output, self._spent):
+            if file is not None:
+                file.close()
+        self._process, self._output, self._spent, self.decision_id = None, None, None, ""
 
     def __exit__(self, *_: object) -> None:
         self.cancel()
+
+
+def write_spent(file: int, calls: int, tokens: int) -> None:
+    """Write what a search has spent to a file descriptor, where `SearchProcess.spent` reads it."""
+    os.pwrite(file, _SPENT.pack(calls, tokens), 0)
 
 
 def _memory_file() -> IO[bytes]:

@@ -63,7 +63,7 @@ def propose_version(
     tenant: str,
     agent: str,
     by: Sequence[By] = (),
-    budget: Budget | None = None,
+    meter: Meter | None = None,
 ) -> Search:
     """Search a better harness for an agent; blocks for as long as the models take.
 
@@ -73,7 +73,7 @@ def propose_version(
         tenant: tenant of the agent.
         agent: its name.
         by: optimisers, tried in order until one proposes; empty: all that the settings allow.
-        budget: limits; None: those of the settings.
+        meter: limits, and what was spent; None: the limits of the settings.
 
     Raises:
         ReplayUnavailable: the gateway or the reflection model does not answer.
@@ -84,7 +84,7 @@ def propose_version(
     )
     view = read_view(settings, tenant, agent, versions, parent)
     scorer = Scorer(view.attempts, _verifications(settings), _outcome(settings, view))
-    meter = Meter(budget or Budget(settings.optimise.calls, settings.optimise.tokens))
+    meter = meter or Meter(Budget(settings.optimise.calls, settings.optimise.tokens))
     with ShadowReplay(settings.optimise, scorer) as answer:
         return search(settings.optimise, answer, view, versions, parent, by, meter)
 

@@ -1,6 +1,6 @@
 """Define the inputs and outputs of optimisers: `View`, `Budget`, `Proposal`, and the interfaces between them. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
@@ -76,10 +76,12 @@ class Budget:
 class Meter:
     """Counts what a search spends."""
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self.calls = 0
-        self.tokens = 0
+    def __init__(
+        self, budget: Budget, calls: int = 0, tokens: int = 0, report: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Count from what an interrupted search has spent; `report` gets calls and tokens before calls are made."""
+        self._budget, self._report = budget, report
+        self.calls, self.tokens = calls, tokens
 
     @property
     def calls_left(self) -> int:
@@ -97,6 +99,8 @@ class Meter:
                 f"spent {self.calls} of {self._budget.calls} calls and {self.tokens} of {self._budget.tokens} tokens"
             )
         self.calls += calls
+        if self._report is not None:
+            self._report(self.calls, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
