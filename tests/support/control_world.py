@@ -1,6 +1,7 @@
 """Give a log and store to which a test writes what a fleet would, and controllers as real processes over them."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,7 @@ class World:
         flag = self._folder / "kill"
         flag.touch()
         with monkeypatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(KILL_SITE))
+            patch.setenv("PYTHONPATH", os.pathsep.join([str(KILL_SITE), os.environ.get("PYTHONPATH", "")]))
             patch.setenv("KILL_BEFORE", f"{module}|{line}|{flag}|{condition}")
             process = self.controller("killed")
             process.launch()
