@@ -1,5 +1,7 @@
 """Settings of the controller, the process of the control plane."""
 
+from pathlib import Path
+
 from pydantic import SecretStr
 
 from stepstream.config.base import OptionalHttpAddress, Section, setting
@@ -22,6 +24,17 @@ class ControlSettings(Section):
         1800.0,
         "Time limit of a search for a harness version to propose, from its begin, also across restarts. The section "
         "`optimise` has the addresses and the other limits of a search.",
+        unit="s",
+        gt=0,
+    )
+    record: Path | None = setting(
+        None,
+        "Folder to record the inputs of decisions in, a file a day, for `stepstream simulate --log`; empty: none. They "
+        "have no text of trajectories.",
+    )
+    record_every_s: float = setting(
+        300.0,
+        "Interval of recorded inputs for each agent and model; those of a new decision always are.",
         unit="s",
         gt=0,
     )

@@ -7,21 +7,27 @@ loses all that is not committed; the next controller knows the committed records
 import itertools
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from sample_records import checkpoint
+from stack_fixtures import with_settings
 
 from stepstream.analytics.success import Attempts
 from stepstream.config import Settings
 from stepstream.services.control import app
 from stepstream.services.control.app import Controller
+from stepstream.services.control.decide.decide import decide
+from stepstream.services.control.decide.event import event_of
 from stepstream.services.control.decide.own_rules import OwnRule
+from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import Finding
 from stepstream.services.control.history import DecisionLog
 from stepstream.services.control.proposals import Proposals
 from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.search_process import SearchResult, Spent
+from stepstream.services.control.simulate.recorded import read_lines
 from stepstream.services.control.statistics import OutcomeRow, Position, Statistics
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS, HARNESSES, ROLLOUTS
 from stepstream.topics.events import (
@@ -79,9 +85,9 @@ class World:
     ) -> None:
         self.records: list[tuple[str, Any]] = []
         self.steps = Steps(kill_at)
-        self.spends = Spent()
+        self.spends, self.settings = Spent(), Settings()
         self.is_frozen = False
-        self._policy, self._statistics = f"own_rules = {list(own_rules)}\n{LIMITS}{policy}", statistics
+        self.policy, self._statistics = f"own_rules = {list(own_rules)}\n{LIMITS}{policy}", statistics
 
     def decisions(self) -> DecisionLog:
         log = DecisionLog()
@@ -103,9 +109,9 @@ class World:
 
     def controller(self) -> Controller:
         """Return a controller that has just started: it knows the committed records, and nothing else."""
-        settings = Settings()
+        settings = self.settings
         proposals = Proposals(settings, cast(Any, Search(self.steps, self.spends)))
-        fakes = Log(self, self._policy), Producer(self), Queries(self), Sink(), proposals
+        fakes = Log(self, self.policy), Producer(self), Queries(self), Sink(), proposals
         return Controller(settings, *[cast(Any, one) for one in fakes])
 
     def statistics(self, at_us: int) -> Statistics:
@@ -333,6 +339,22 @@ def test_a_controller_killed_at_any_step_does_each_decision_once(name: str) -> N
         for topic, fields in ((ROLLOUTS, ("action", "stable_version", "canary_version")), (HARNESSES, ("state",))):
             kept = [[one[field] for field in fields] for one in world.of(topic)]
             assert kept == [[one[field] for field in fields] for one in whole.of(topic)], f"killed at step {kill_at}"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_replay_of_recorded_inputs_decides_what_is_on_the_log_byte_for_byte(name: str, tmp_path: Path) -> None:
+    policy, statistics, expected = SCENARIOS[name]
+    world = World(policy, statistics)
+    world.settings = with_settings(world.settings, control={"record": tmp_path})
+    controller = world.controller()
+    while len(world.decisions().pulls) < len(expected):
+        controller.run_once()
+        world.approve()
+    lines = [line for file in sorted(tmp_path.iterdir()) for line in file.read_bytes().splitlines()]
+    parsed = ControlPolicy.parse(world.policy)
+    again = {one.id: one for one in (decide(each.snapshot, each.history, parsed) for each in read_lines(lines))}
+    for decision in world.of(DECISIONS):
+        assert event_of(again[decision["event_id"]]) == decision
 
 
 def test_a_frozen_agent_ends_the_search() -> None:

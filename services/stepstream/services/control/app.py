@@ -26,6 +26,7 @@ from stepstream.services.control.log import ControlLog
 from stepstream.services.control.policies import Policies, PolicyInForce
 from stepstream.services.control.proposals import Proposals, is_search
 from stepstream.services.control.queries import StoreQueries
+from stepstream.services.control.recording import Recording
 from stepstream.services.control.revisions import Revisions
 from stepstream.services.control.scope import Scope, Serving, scope_of
 from stepstream.services.control.sink_position import SinkPosition
@@ -60,6 +61,8 @@ class Controller:
         self._queries, self._position, self._proposals = queries, position, proposals
         self._policies, self._revisions = Policies(), Revisions()
         self._webhook = webhook
+        control = settings.control
+        self._recording = None if control.record is None else Recording(control.record, control.record_every_s)
         for decision in self._waiting_for_people():  # the one before may have ended between publishing and notifying
             self._notify(decision, "awaiting")
 
@@ -148,7 +151,10 @@ class Controller:
             revised=self._revisions.look(scope, found.outcomes),
         )
         decision = event_of(decide(snapshot, history, policy, own))
-        if records := self._records(decision, scope, serving):
+        records = self._records(decision, scope, serving)
+        if self._recording is not None:
+            self._recording.add(snapshot, history, is_new=bool(records))
+        if records:
             self._publish(records)
 
     def _with_approved(self, scope: Scope, history: History, serving: Serving) -> History:
