@@ -154,7 +154,11 @@ CONTROL_TESTS := \
 	tests/integration/test_harness.py \
 	tests/end_to_end/test_console_browser.py::test_a_decision_is_answered_and_its_policy_frozen_by_role \
 	tests/unit/analytics \
-	tests/unit/control
+	tests/unit/control \
+	tests/unit/gateway/test_harness.py \
+	tests/unit/versions/test_harnesses.py \
+	tests/unit/versions/test_rollout_actions.py \
+	tests/unit/versions/test_rollouts.py
 
 test-control: $(VENV)/.dev ## Run the tests of the control plane only: decisions, replay, kills, approvals, statistics
 	@$(BIN)/pytest $(CONTROL_TESTS)
