@@ -228,7 +228,8 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
     yield f"{' '.join(filter(None, (row['action'], row['lever'], row['target'])))}{share}: {row['state']}"
     yield f"rule {row['rule'] or 'none'}: {row['reason']}"
     for one in row["evidence"]:
-        yield f"  {one['name']}: {_figure(one)}"
+        window = f" ({one['view']}, {_time(one['since_us'])} to {_time(one['until_us'])})" if one["since_us"] else ""
+        yield f"  {one['name']}: {_figure(one)}{window}"
     if row["detectable_effect"] is not None:
         yield f"  it can detect a difference of {row['detectable_effect']:.3g}"
     yield f"  from view {row['view'] or 'unknown'}, position {row['position'] or 'unknown'}"

@@ -1,12 +1,15 @@
 """Test what the controller decides in a cycle: own rules, and statistics that were revised."""
 
+from dataclasses import replace
+
 import pytest
 from fake_controller import AT_ONCE, Sink, World, of_prompts, of_weights, rows, tick
 
 from stepstream.analytics.success import Attempts
+from stepstream.analytics.tools import Calls
 from stepstream.services.control.decide.own_rules import OwnRule
 from stepstream.services.control.decide.records import Finding
-from stepstream.services.control.statistics import Statistics
+from stepstream.services.control.statistics import Statistics, ToolRow
 from stepstream.topics.catalogue import DECISIONS
 
 
@@ -56,3 +59,26 @@ def test_revised_outcomes_hold_once_also_a_rollback() -> None:
     assert (held["action"], held["reason"]) == ("hold", reason)
     controller.run_once()
     assert world.decisions().in_order()[-1]["action"] == "rollback"
+
+
+def test_each_figure_of_a_decision_names_its_view_and_window() -> None:
+    def statistics(world: World, at_us: int) -> Statistics:
+        tool = ToolRow("search", "timeout", Calls(1800, 36), Calls(120, 40))
+        return replace(of_weights(world, at_us), tools=(tool,), window_us=3, tools_us=2, tools_before_us=1)
+
+    world = World(AT_ONCE, statistics)
+    controller = world.controller()
+    while not world.decisions().pulls:
+        controller.run_once()
+    [disabled] = [one for one in world.of(DECISIONS) if one["action"] == "disable"]
+    windows = [(one["name"], one["view"], one["since_us"], one["until_us"]) for one in disabled["evidence"]]
+    at_us = disabled["occurred_at_us"]
+    assert windows == [("error_share", "trajectories", 2, at_us), ("baseline", "tool_hours", 1, 2)]
+
+    judged = World(AT_ONCE, of_weights)
+    controller = judged.controller()
+    while len(judged.decisions().pulls) < 2:
+        controller.run_once()
+    canary, widen = judged.decisions().in_order()
+    assert {(one["view"], one["since_us"]) for one in widen["evidence"]} == {("trajectories", canary["occurred_at_us"])}
+    assert {one["until_us"] for one in widen["evidence"]} == {widen["occurred_at_us"]}

@@ -1068,6 +1068,12 @@ class DecisionEvidence(TypedDict):
     """Number of observations."""
     reason: str
     """Reason why the value is undefined; empty: it is defined."""
+    view: str
+    """Table or topic that it was computed from; empty: unknown, or of an earlier release."""
+    since_us: int
+    """Begin of the window of its observations, in microseconds since the Unix epoch (UTC); 0: unknown."""
+    until_us: int
+    """End of the window; 0: unknown."""
 
 
 def new_decision_evidence(
@@ -1078,6 +1084,9 @@ def new_decision_evidence(
     high: float | None = None,
     n: int = 0,
     reason: str = "",
+    view: str = "",
+    since_us: int = 0,
+    until_us: int = 0,
 ) -> DecisionEvidence:
     """Return a DecisionEvidence with the schema's defaults."""
     return {
@@ -1087,6 +1096,9 @@ def new_decision_evidence(
         "high": high,
         "n": n,
         "reason": reason,
+        "view": view,
+        "since_us": since_us,
+        "until_us": until_us,
     }
 
 

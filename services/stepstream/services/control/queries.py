@@ -23,6 +23,7 @@ _TIMEOUT_S = 30.0
 _MOST_OUTCOMES = 50_000
 _MOST_GROUPS = 1000
 _BASELINE_DAYS = 7
+_DAY_US = 86_400_000_000
 
 _FAMILY = "replaceRegexpOne(task_id, '[/:#][^/:#]*$', '')"
 _OF_SCOPE = (
@@ -211,6 +212,9 @@ class StoreQueries:
             frozenset(families.get(False, ())),
             frozenset(families.get(True, ())),
             float(staleness) if trained else None,
+            window_us,
+            tools_us,
+            tools_us - _BASELINE_DAYS * _DAY_US,
             tuple(dict.fromkeys(missing)),
         )
 

@@ -81,6 +81,7 @@ def snapshot_of(
         revised=revised,
         missing=found.missing,
         open_tests=max(1, open_tests),
+        sources=_sources(found, at_us),
     )
 
 
@@ -97,6 +98,21 @@ def outcomes_since(history: History, at_us: int, window_s: float) -> int:
         return begin
     acts = [one.at_us for one in history.decisions if one.lever == "tools" and one.state == "done"]
     return max(begin, history.promotion.at_us, *acts)
+
+
+def _sources(found: Statistics, at_us: int) -> dict[str, Source]:
+    """Return the origin of each figure that has another view or window than the outcomes."""
+    position = found.position.text
+    window = Source(VIEW, position, found.window_us, at_us)
+    return {
+        "groups_with_variance": window,
+        "coverage": window,
+        "error_share": Source(VIEW, position, found.tools_us, at_us),
+        "baseline": Source("tool_hours", position, found.tools_before_us, found.tools_us),
+        "staleness_p95": Source("training_decisions", "", found.window_us, at_us),
+        "active_alarms": Source("alarms", "", 0, at_us),
+        "headroom": Source("harnesses", "", 0, at_us),
+    }
 
 
 def _outcomes(

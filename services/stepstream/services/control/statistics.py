@@ -57,5 +57,10 @@ class Statistics:
     served_families: frozenset[str] = frozenset()
     trained_families: frozenset[str] = frozenset()
     staleness_p95: float | None = None
+    window_us: int = 0
+    """Begin of groups, families and staleness."""
+    tools_us: int = 0
+    """Begin of the window of calls of tools; the time before it begins at `tools_before_us`."""
+    tools_before_us: int = 0
     missing: tuple[str, ...] = ()
     """Tables that gave no answer."""

@@ -20,6 +20,7 @@ from stepstream.services.control.decide.records import (
     LEVERS,
     Alternative,
     Decision,
+    Evidence,
     Finding,
     History,
     Lever,
@@ -118,7 +119,7 @@ def _decision(
         lever=finding.lever,
         target=finding.target,
         rule=finding.rule,
-        evidence=finding.evidence,
+        evidence=tuple(_with_source(figure, snapshot) for figure in finding.evidence),
         share=share,
         cost=limits.cost,
         blast_radius=max(share, limits.blast_radius),
@@ -128,6 +129,12 @@ def _decision(
         undo=_undo(finding),
         detectable_effect=effect,
     )
+
+
+def _with_source(figure: Evidence, snapshot: Snapshot) -> Evidence:
+    """Return a figure with the view and window that it was computed from."""
+    source = snapshot.sources.get(figure.name, snapshot.source)
+    return replace(figure, view=source.view, since_us=source.since_us, until_us=source.until_us)
 
 
 def _exposure(

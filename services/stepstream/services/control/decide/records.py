@@ -41,14 +41,6 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """Figure with its interval and origin."""
-
-    estimate: Estimate
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """Trajectory of the agent, by order of assignment."""
 
@@ -132,6 +124,7 @@ class Snapshot:
     complete_until_us: int
     """Time up to which every source was read; older than the policy allows: hold."""
     source: Source
+    """Origin of the outcomes, and of each figure that `sources` does not name."""
     outcomes: tuple[Outcome, ...] = ()
     """Since the newest promotion or the beginning of the window."""
     baseline: Attempts | None = None
@@ -155,6 +148,8 @@ class Snapshot:
     """Names of views that gave no answer."""
     open_tests: int = 1
     """Canaries that run for all agents: α is divided by it."""
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    """Origin of figures with another view or window than the outcomes, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +210,9 @@ class Evidence:
     high: float | None = None
     n: int = 0
     reason: str = ""
+    view: str = ""
+    since_us: int = 0
+    until_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ const details = (row, context) => html`
     { head: "Value", cell: (one) => (one.value === null ? one.reason || "undefined" : decimal(one.value, 4)), kind: "number" },
     { head: "Interval", cell: (one) => interval(one.low, one.high, (/** @type {number} */ x) => decimal(x, 4)), kind: "number" },
     { head: "n", cell: (one) => count(one.n), kind: "number" },
+    { head: "From", cell: (one) => (one.since_us ? `${one.view}, ${time(one.since_us)} to ${time(one.until_us)}` : one.view) },
   ], row.evidence, { empty: "It rests on no figure." }), { note: `View ${row.view || "unknown"}, position ${row.position || "unknown"}.` })}
   ${card("Success before and since", table("Success before and since", [
     { head: "Window", cell: (one) => (one.window === "before" ? "the day before" : "since, at most a day") },
