@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from fake_controller import AT_ONCE, Sink, World, of_prompts, of_weights, rows, tick
+from fake_controller import AT_ONCE, BY_PEOPLE, Sink, World, of_prompts, of_weights, rows, tick
 
 from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls
 from stepstream.services.control.decide.own_rules import OwnRule
 from stepstream.services.control.decide.records import Finding
 from stepstream.services.control.statistics import Statistics, ToolRow
-from stepstream.topics.catalogue import DECISIONS
+from stepstream.topics.catalogue import APPROVALS, DECISIONS
+from stepstream.topics.events import new_approval
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +83,41 @@ def test_each_figure_of_a_decision_names_its_view_and_window() -> None:
     canary, widen = judged.decisions().in_order()
     assert {(one["view"], one["since_us"]) for one in widen["evidence"]} == {("trajectories", canary["occurred_at_us"])}
     assert {one["until_us"] for one in widen["evidence"]} == {widen["occurred_at_us"]}
+
+
+def test_answers_that_did_not_count_are_written_again_with_the_reason() -> None:
+    """A client that checks nothing wrote them: a viewer's, a person's second one, one after the decision was done."""
+    world = World(BY_PEOPLE.replace("approvals = 1", "approvals = 2"), of_weights)
+    controller = world.controller()
+    while not world.decisions().pulls:
+        controller.run_once()
+    [decision] = world.decisions().in_order()
+
+    def answer(author: str, role: str = "operator", verdict: str = "approved") -> None:
+        number = len(world.of(APPROVALS))
+        record = new_approval(
+            event_id=f"answer {number}",
+            occurred_at_us=world.of(DECISIONS)[-1]["occurred_at_us"] + number + 1,
+            decision_id=decision["event_id"],
+            verdict=verdict,
+            author=author,
+            role=role,
+        )
+        world.records.append((APPROVALS, record))
+
+    answer("vito", role="viewer")
+    answer("anna")
+    answer("anna")
+    controller.run_once()
+    assert world.decisions().state_of(decision) == "awaiting"
+    assert world.serving().versions.served.canary is None
+    answer("bert")
+    controller.run_once()
+    assert world.serving().versions.served.canary == 2
+    answer("carl", verdict="rejected")
+    for _ in range(3):
+        controller.run_once()
+    refused = [(one["author"], one["refused"]) for one in world.of(APPROVALS) if one["refused"]]
+    assert [author for author, _ in refused] == ["vito", "anna", "carl"], "each once"
+    reasons = ("yours is viewer", "another person must approve", "already")
+    assert all(reason in fault for reason, (_, fault) in zip(reasons, refused, strict=True)), refused
