@@ -38,6 +38,8 @@ def test_an_agent_that_opts_in_gets_the_versions_that_serve_it(
     run = Commands(registry_settings)
     keys = {opted: write_key(registry_settings, applies_harness=opted, tenant="acme") for opted in (False, True)}
 
+    pinned: list[str | None] = []
+
     def ask(name: str, *, by_key: bool = True, **headers: str) -> Any:
         """Make a call; return the messages that the upstream got."""
         reply = httpx.post(
@@ -51,6 +53,7 @@ def test_an_agent_that_opts_in_gets_the_versions_that_serve_it(
         if reply.status_code in (401, 503):  # the gateway has not read the new key yet, or no key
             return None
         assert reply.status_code == 200, reply.text
+        pinned.append(reply.headers.get("x-stepstream-tool-versions"))
         return [message["content"] for message in upstream.requests[-1]["messages"]]
 
     def gets(*texts: str) -> bool:
@@ -58,13 +61,14 @@ def test_an_agent_that_opts_in_gets_the_versions_that_serve_it(
 
     wait_until(lambda: gets("Old.", "2 + 2?"))
     file = tmp_path / "harness.json"
-    file.write_text(json.dumps({"instructions": "Be brief."}))
+    file.write_text(json.dumps({"instructions": "Be brief.", "tools": [{"name": "search", "version": "1"}]}))
     first = run("import", str(file), "--reason", "shorter answers")["version"]
     assert "exists in state proposed" in run("import", str(file), code=1)
     run("promote", first)
     wait_until(lambda: gets("Be brief.", "2 + 2?"))
     kept = str(uuid.uuid4())
     assert ask(kept) == ["Be brief.", "2 + 2?"]
+    assert (pinned[0], pinned[-1]) == (None, "search=1")
 
     # Calls that did not opt in, or name no trajectory, stay unchanged.
     assert ask(str(uuid.uuid4()), by_key=False) == ["Old.", "2 + 2?"]

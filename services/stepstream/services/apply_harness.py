@@ -7,6 +7,7 @@ applies the versions that serve; optimisers apply candidates in the same way.
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 from stepstream.core import lenient_json
 from stepstream.datasets.messages import content_of, to_chat
@@ -24,6 +25,16 @@ def with_harness(protocol: Literal["chat", "anthropic", "responses"], request: R
     if isinstance(changed.get("tools"), list):
         _change_tools(changed, {tool["name"]: tool for tool in harness["tools"]})
     return changed
+
+
+def tool_versions(harness: Harness) -> str:
+    """Return the offered tools with a pinned version, as `name=version&…` with percent encoding; empty: none.
+
+    The agent runs its tools, so no request can pin one: the agent gets this text and calls these versions.
+    """
+    return urlencode(
+        [(tool["name"], tool["version"]) for tool in harness["tools"] if tool["version"] and tool["enabled"]]
+    )
 
 
 def _chat(request: Request, harness: Harness) -> Request:

@@ -1,11 +1,12 @@
 """Test the choice of a harness version, and its application to the requests of each protocol."""
 
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from harness_records import HarnessRecords
 
-from stepstream.services.apply_harness import with_harness
+from stepstream.services.apply_harness import tool_versions, with_harness
 from stepstream.services.gateway.harness import UNCHANGED, HarnessChooser
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
@@ -165,3 +166,17 @@ def test_a_conversation_gets_the_examples_most_similar_to_its_first_request(name
     ]
     assert seen({field: later[:1]})[2:4] == ["Which capital has Peru?", "Lima"]
     assert seen({field: later})[:4] == seen({field: later[:1]})[:4]  # for the whole trajectory
+
+
+def test_pinned_versions_of_offered_tools_are_named_for_the_agent() -> None:
+    tools = [
+        new_harness_tool(name="search", version="1"),
+        new_harness_tool(name="get\r\nx: y", version="2 & 3"),
+        new_harness_tool(name="described", description="Adds."),
+        new_harness_tool(name="disabled", version="4", enabled=False),
+    ]
+    text = tool_versions({**HARNESS, "tools": tools})
+    assert parse_qsl(text) == [("search", "1"), ("get\r\nx: y", "2 & 3")]
+    assert text.isascii()
+    assert text.isprintable()
+    assert tool_versions({**HARNESS, "tools": tools[2:]}) == ""

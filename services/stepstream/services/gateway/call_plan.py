@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from stepstream.core import lenient_json
-from stepstream.services.apply_harness import with_harness
+from stepstream.services.apply_harness import tool_versions, with_harness
 from stepstream.services.gateway.context import packed_tokens
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
@@ -85,6 +85,8 @@ class CallPlan:
     """Persons in the conversation that a translated call continues, as in `History`."""
     key_id: str = ""
     """Id of the API key; empty: none."""
+    tool_versions: str = ""
+    """Tools with the versions that the harness pins, as the response names them; empty: none."""
     response_ids: TenantIds | None = None
     """Ids of responses in replies get the tenant's tag; None: they are unchanged."""
 
@@ -222,6 +224,7 @@ class CallPlanner:
             instructions=instructions,
             participants=history.participants if history is not None else {},
             key_id=grant.key_id,
+            tool_versions="" if harness is None else tool_versions(harness),
             response_ids=response_ids if protocol.name == "responses" and translation is None else None,
         )
 

@@ -148,6 +148,8 @@ class CallHandler:
             (b"x-stepstream-trajectory", position.trajectory.id.encode()),
             (b"x-stepstream-step", b"%d" % position.step_index),
         ]
+        if plan.tool_versions:
+            step_headers.append((b"x-stepstream-tool-versions", plan.tool_versions.encode()))
         try:
             reply = await call
             self._note_route(plan, reply.status)
