@@ -90,10 +90,18 @@ class Client:
         return Reply(end, [], b"{}", upstream)
 
 
-async def call_workers(client: Client, **settings: Any) -> Reply:
+async def call_workers(client: Client, route: Route | None = None, **settings: Any) -> Reply:
     settings["upstreams"] = [f"http://w{number}" for number in range(9)]  # enough that none is asked twice
     workers = Workers(GatewaySettings.model_validate(settings), cast(Any, client), Metrics())
-    return await workers.send("POST", "/v1/chat/completions", b"{}", [])
+    return await workers.send("POST", "/v1/chat/completions", b"{}", [], route)
+
+
+async def test_a_harness_limits_the_attempts_of_its_calls() -> None:
+    for attempts, ends in ((1, 1), (4, 4), (None, 3)):
+        client = Client(*[ConnectionLost("gone")] * 32)
+        with pytest.raises(UpstreamDied):
+            await call_workers(client, Route(attempts=attempts))
+        assert len(client.calls) == ends
 
 
 async def test_a_call_that_kills_its_workers_is_sent_only_a_few_times() -> None:
