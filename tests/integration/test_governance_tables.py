@@ -12,6 +12,7 @@ from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rows import TABLES, rows
+from stepstream.jobs.erasure import delete_from_tables
 from stepstream.jobs.erasure.delete_from_tables import (
     PersonTrajectories,
     Target,
@@ -126,33 +127,86 @@ def test_only_the_rows_of_the_persons_are_deleted(client: Client, inserter: Inse
     assert counts == [5, 4]
     # The rows are gone from the active parts once these are rewritten, and no stored statement names them.
     remove_hidden(client)
-    stored_rows = "SELECT sum(rows) FROM system.parts WHERE active AND database = 'governance' AND table = 'steps'"
-    assert client.query(stored_rows).result_rows == [(5,)]
+    assert stored_rows(client) == 5
     statements = client.query("SELECT command FROM system.mutations WHERE database = 'governance'").result_rows
-    assert any("'a1'" in command for (command,) in statements)
+    assert any('"a1"' in command for (command,) in statements)
     assert not any("ada" in command or "zoe" in command for (command,) in statements)
 
 
-def test_the_parts_of_all_days_are_rewritten_by_one_mutation_a_table(client: Client, inserter: Inserter) -> None:
+def put_days(inserter: Inserter) -> None:
+    """Insert a step of Ada and one of Bob on each of three days."""
     for day in range(3):
         put(
             inserter,
             "governed-steps",
             *(step(f"{user}{day}", user=user, occurred_at_us=T0_US + day * DAY_US) for user in ("ada", "bob")),
         )
-    persons = [Person("default", "ada")]
-    trajectories = trajectories_of(client, persons)
-    delete_rows(client, [Target(persons[0], trajectories[persons[0]], ErasureRequest("t", 0))])
-    rewritings = (
-        "SELECT table, count() FROM system.mutations WHERE database = 'governance' AND command LIKE '%APPLY DELETED%' "
-        "AND table IN ('steps', 'step_contents') GROUP BY table ORDER BY table"
+
+
+def delete_ada(client: Client) -> None:
+    person = Person("default", "ada")
+    trajectories = trajectories_of(client, [person])
+    request = ErasureRequest("t", 0)
+    delete_rows(client, [Target(person, trajectories[person], request)])
+    assert request.rows == {"consents": 0, "step_contents": 3, "steps": 3, "feedback": 0, "trajectories": 0}
+    assert client.query("SELECT DISTINCT user FROM steps").result_rows == [("bob",)]
+
+
+def mutations(client: Client) -> set[tuple[str, str, str]]:
+    """Return table, id and the first word of each mutation of the tables of steps."""
+    query = (
+        "SELECT table, mutation_id, extract(command, '\\\\w+') FROM system.mutations "
+        "WHERE database = 'governance' AND table IN ('steps', 'step_contents')"
     )
-    before = {str(table): int(count) for table, count in client.query(rewritings).result_rows}
+    return {(str(table), str(name), str(word)) for table, name, word in client.query(query).result_rows}
+
+
+def stored_rows(client: Client) -> int:
+    query = "SELECT sum(rows) FROM system.parts WHERE active AND database = 'governance' AND table = 'steps'"
+    return int(client.query(query).result_rows[0][0])
+
+
+def test_compact_parts_of_all_days_are_rewritten_once(client: Client, inserter: Inserter) -> None:
+    put_days(inserter)
+    before = mutations(client)
+    delete_ada(client)
+    assert stored_rows(client) == 3
     remove_hidden(client)
-    after = {str(table): int(count) for table, count in client.query(rewritings).result_rows}
-    assert {table: count - before.get(table, 0) for table, count in after.items()} == {"step_contents": 1, "steps": 1}
-    stored_rows = "SELECT sum(rows) FROM system.parts WHERE active AND database = 'governance' AND table = 'steps'"
-    assert client.query(stored_rows).result_rows == [(3,)]
+    assert sorted((table, word) for table, _, word in mutations(client) - before) == [
+        ("step_contents", "DELETE"),
+        ("steps", "DELETE"),
+    ]
+
+
+def test_rows_of_wide_parts_are_hidden_and_then_removed_by_one_mutation_a_table(
+    client: Client, inserter: Inserter
+) -> None:
+    client.command("ALTER TABLE steps MODIFY SETTING min_bytes_for_wide_part = 0")
+    try:
+        put_days(inserter)
+    finally:
+        client.command("ALTER TABLE steps RESET SETTING min_bytes_for_wide_part")
+    before = mutations(client)
+    delete_ada(client)
+    assert stored_rows(client) == 6
+    remove_hidden(client)
+    assert stored_rows(client) == 3
+    assert sorted((table, word) for table, _, word in mutations(client) - before) == [
+        ("step_contents", "DELETE"),
+        ("steps", "APPLY"),
+        ("steps", "UPDATE"),
+    ]
+
+
+def test_keys_of_several_statements_are_deleted(
+    client: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delete_from_tables, "_KEYS_BYTES", 200)
+    put_days(inserter)
+    before = mutations(client)
+    delete_ada(client)
+    assert stored_rows(client) == 3
+    assert sum(table == "steps" for table, _, _ in mutations(client) - before) == 2
 
 
 def test_a_consent_deleted_from_the_topic_is_deleted_from_the_table(client: Client, inserter: Inserter) -> None:

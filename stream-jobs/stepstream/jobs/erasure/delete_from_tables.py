@@ -1,9 +1,9 @@
 """Delete the rows of some persons from ClickHouse, in one pass over each table.
 
 Statements that change a table select rows by keys and event ids, not by the persons' names: ClickHouse stores the text
-of a mutation beside the data, and the names must not stay there. A lightweight `DELETE` on the primary key hides the
-rows of facts at once; `remove_hidden` then rewrites their parts. Deletions fire no materialized views: they mark the
-hours, so that their rollups are computed again.
+of a mutation beside the data, and the names must not stay there. `ALTER … DELETE` rewrites compact parts without the
+rows. A lightweight `DELETE` hides those of wide parts by a mask; `remove_hidden` then rewrites the parts. Deletions
+fire no materialized views: they mark the hours, so that their rollups are computed again.
 """
 
 from collections import Counter
@@ -20,7 +20,17 @@ from clickhouse_connect.driver.external import ExternalData
 from stepstream.jobs.erasure.findings import Person
 
 _CHUNK = 5000
-"""Rows of one statement: its text stays below ClickHouse's limit of 256 KiB."""
+"""Names of one statement."""
+_KEYS_BYTES = 240_000
+"""Bytes of the keys in one statement: its text stays below ClickHouse's limit of 256 KiB."""
+_NUMBERS_BYTES = 40
+"""Longest text of the numbers of a key."""
+_KEYS_TYPE = "Array(Tuple(String, UInt32, String, Array(Array(UInt64))))"
+_MUTATION = {
+    "mutations_sync": 2,
+    # Replicated tables refuse subqueries, which may differ among replicas. These are of constants.
+    "allow_nondeterministic_mutations": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +60,21 @@ _TRAJECTORIES = _Facts(
     "trajectories", ("trajectories",), ("tenant", "toStartOfHour(opened_at)", "trajectory_id"), False, "trajectories"
 )
 _FACTS = (_STEPS, _FEEDBACK, _TRAJECTORIES)
-_PERSONS = "(tenant, user) IN (SELECT tenant, name FROM persons)"
-_ABOUT = "(tenant, trajectory_id) IN (SELECT tenant, name FROM about)"
+# One column first: few rows pass it, and only these are compared in full.
+_PERSONS = "user IN (SELECT name FROM persons) AND (tenant, user) IN (SELECT tenant, name FROM persons)"
+_ABOUT = "trajectory_id IN (SELECT name FROM about) AND (tenant, trajectory_id) IN (SELECT tenant, name FROM about)"
+_PERSONS_OR_NAMELESS = f"""
+user IN (SELECT name FROM persons UNION ALL SELECT '') AND (({_PERSONS}) OR (user = '' AND {_ABOUT}))
+"""
 _HIDDEN = """
 SELECT DISTINCT table FROM system.parts
 WHERE database = currentDatabase() AND active AND has_lightweight_delete AND table IN {tables:Array(String)}
 """
+_WIDE = """
+SELECT name FROM system.parts
+WHERE database = currentDatabase() AND active AND part_type = 'Wide' AND table = {table:String}
+"""
+_REWRITE = "ALTER TABLE {} DELETE WHERE {}"
 _Pair = tuple[str, str]
 _Key = tuple[Any, ...]
 
@@ -124,7 +143,7 @@ def delete_rows(client: Client, targets: Sequence[Target]) -> int:
 
 
 def remove_hidden(client: Client) -> None:
-    """Rewrite the parts with deleted rows. Old parts are gone from the disk after `old_parts_lifetime`.
+    """Rewrite the parts with hidden rows. Old parts are gone from the disk after `old_parts_lifetime`.
 
     Raises:
         ClickHouseError: the store is unavailable; run it again.
@@ -140,13 +159,13 @@ def count_rows(client: Client, targets: Sequence[Target]) -> int:
     """Return the number of rows that name one of the persons, or nobody in one of their own trajectories."""
     rows = 0
     persons, own = _names(target.person for target in targets), _pairs(targets, lambda target: target.trajectories.own)
-    for table in ("steps", "feedback", "trajectories", "consents"):
+    for table in ("trajectories", "consents"):
         [(named,)] = _select(client, f"SELECT count() FROM {table} WHERE {_PERSONS}", persons=persons)
         rows += int(named)
     for facts in (facts for facts in _FACTS if facts.nameless):
-        query = f"SELECT count() FROM {facts.find_in} WHERE user = '' AND {_ABOUT}"
-        [(nameless,)] = _select(client, query, about=own)
-        rows += int(nameless)
+        query = f"SELECT count() FROM {facts.find_in} WHERE {_PERSONS_OR_NAMELESS}"
+        [(found,)] = _select(client, query, persons=persons, about=own)
+        rows += int(found)
     return rows
 
 
@@ -176,8 +195,8 @@ def _owners(client: Client, facts: _Facts, targets: Sequence[Target]) -> dict[_K
     """Return the identities of the persons' rows, times in Unix seconds, each with the index of its owner."""
     named = {name: number for number, name in enumerate(_names(target.person for target in targets))}
     about = _pairs(targets, lambda t: t.trajectories.own if facts.nameless else t.trajectories.joined)
-    also = f"user = '' AND {_ABOUT}" if facts.nameless else _ABOUT
-    query = f"SELECT DISTINCT user, {_columns(facts)} FROM {facts.find_in} WHERE {_PERSONS} OR ({also})"
+    where = _PERSONS_OR_NAMELESS if facts.nameless else f"({_PERSONS}) OR ({_ABOUT})"
+    query = f"SELECT DISTINCT user, {_columns(facts)} FROM {facts.find_in} WHERE {where}"
     found: dict[_Key, int] = {}
     for user, *key in _select(client, query, persons=named, about=about):
         owner = named.get((key[0], user))
@@ -186,16 +205,15 @@ def _owners(client: Client, facts: _Facts, targets: Sequence[Target]) -> dict[_K
 
 
 def _delete(client: Client, facts: _Facts, owners: Mapping[_Key, int], targets: Sequence[Target]) -> int:
-    keys = sorted(owners)
-    hours = sorted({key[1] // 3600 * 3600 for key in keys})
+    hours = sorted({key[1] // 3600 * 3600 for key in owners})
     _mark(client, facts, hours)
     deleted = 0
     for table in facts.delete_from:
-        present = _count(client, table, facts, owners)
+        present, parts = _count(client, table, facts, owners)
         for number, target in enumerate(targets):
             target.counts.plan_rows(f"{table} by key", table, present[number])
-        for chunk in _chunks(keys if present else []):
-            client.command(f"DELETE FROM {table} WHERE {_is_one_of(facts, chunk)}", parameters=_texts(chunk))
+        if present:
+            _remove(client, table, _conditions(facts, owners), parts)
         for target in targets:
             target.counts.rows_removed(f"{table} by key", table)
         deleted += present.total()
@@ -210,15 +228,16 @@ def _mark(client: Client, facts: _Facts, hours: Sequence[int]) -> None:
         client.insert("dirty_hours", marks, column_names=["of", "hour", "at"])
 
 
-def _count(client: Client, table: str, facts: _Facts, owners: Mapping[_Key, int]) -> Counter[int]:
-    """Return the number of rows of each owner."""
+def _count(client: Client, table: str, facts: _Facts, owners: Mapping[_Key, int]) -> tuple[Counter[int], set[str]]:
+    """Return the number of rows of each owner, and the names of their parts."""
     rows: Counter[int] = Counter()
-    for chunk in _chunks(sorted(owners)):
-        where = _is_one_of(facts, chunk)
-        query = f"SELECT {_columns(facts)}, count() FROM {table} WHERE {where} GROUP BY {', '.join(facts.key)}"
-        for *key, present in client.query(query, parameters=_texts(chunk)).result_rows:
+    parts: set[str] = set()
+    for where in _conditions(facts, owners):
+        query = f"SELECT _part, {_columns(facts)}, count() FROM {table} WHERE {where} GROUP BY _part, "
+        for part, *key, present in client.query(query + ", ".join(facts.key)).result_rows:
             rows[owners[tuple(key)]] += int(present)
-    return rows
+            parts.add(part)
+    return rows, parts
 
 
 def _columns(facts: _Facts) -> str:
@@ -226,22 +245,62 @@ def _columns(facts: _Facts) -> str:
     return ", ".join((tenant, f"toUnixTimestamp({time})", *others))
 
 
-def _is_one_of(facts: _Facts, keys: Sequence[_Key]) -> str:
-    """Return the condition that a row has one of the identities; its texts are a parameter (`_texts`)."""
-    places = {text: number for number, text in enumerate(_texts(keys)["texts"], 1)}
-    tenants, times, names, *numbers = zip(*keys, strict=True)
-    texts = "arrayMap(place -> {{texts:Array(String)}}[place], {})".format
-    arrays = (
-        texts([places[tenant] for tenant in tenants]),
-        f"arrayMap(second -> toDateTime(second, 'UTC'), {list(times)})",
-        texts([places[name] for name in names]),
-        *(str(list(column)) for column in numbers),
+def _remove(
+    client: Client,
+    table: str,
+    conditions: Iterable[str],
+    parts: Collection[str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> None:
+    """Delete rows of which all parts are compact; otherwise hide them.
+
+    A lightweight `DELETE` adds a file to a wide part. It rewrites a compact one, which `remove_hidden` rewrites again.
+
+    Args:
+        client: client of the store.
+        table: table of the rows.
+        conditions: each selects some of them.
+        parts: parts that have such rows; None: any.
+        parameters: parameters of the conditions.
+    """
+    wide = {part for (part,) in client.query(_WIDE, parameters={"table": table}).result_rows}
+    statement = "DELETE FROM {} WHERE {}" if wide.intersection(wide if parts is None else parts) else _REWRITE
+    for where in conditions:
+        client.command(statement.format(table, where), parameters=dict(parameters or {}), settings=_MUTATION)
+
+
+def _conditions(facts: _Facts, keys: Iterable[_Key]) -> Iterator[str]:
+    """Yield conditions of which one holds for each row that has one of the identities; each is of a range of time.
+
+    Statements over one range after the other change each day once. The keys are one literal: ClickHouse analyzes a
+    mutation again for each part, and thousands of literals cost it more than rewriting a small part.
+    """
+    places: dict[tuple[str, int, str], list[list[int]]] = {}
+    size = 0
+    for key in sorted(keys, key=lambda key: (key[1], key)):
+        place, numbers = key[:3], list(key[3:])
+        added = _NUMBERS_BYTES + (0 if place in places else len(_literal(place)))
+        if places and size + added > _KEYS_BYTES:
+            yield _is_one_of(facts, places)
+            places, size, added = {}, 0, _NUMBERS_BYTES + len(_literal(place))
+        places.setdefault(place, []).append(numbers)
+        size += added
+    if places:
+        yield _is_one_of(facts, places)
+
+
+def _is_one_of(facts: _Facts, places: Mapping[tuple[str, int, str], list[list[int]]]) -> str:
+    numbers = "".join(f", number[{place}]" for place in range(1, len(facts.key) - 2))
+    keys = _literal([(*place, of) for place, of in places.items()])
+    return (
+        f"({', '.join(facts.key)}) IN (SELECT place.1, toDateTime(place.2, 'UTC'), place.3{numbers} FROM "
+        f"(SELECT arrayJoin(JSONExtract({keys}, '{_KEYS_TYPE}')) AS place) ARRAY JOIN place.4 AS number)"
     )
-    return f"({', '.join(facts.key)}) IN (SELECT arrayJoin(arrayZip({', '.join(arrays)})))"
 
 
-def _texts(keys: Sequence[_Key]) -> dict[str, list[str]]:
-    return {"texts": list(dict.fromkeys(text for key in keys for text in (key[0], key[2])))}
+def _literal(value: Any) -> str:
+    """Return JSON as a literal of SQL."""
+    return "'" + orjson.dumps(value).decode().replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _delete_times(client: Client, targets: Sequence[Target]) -> None:
@@ -249,15 +308,16 @@ def _delete_times(client: Client, targets: Sequence[Target]) -> None:
     own = sorted(_pairs(targets, lambda target: target.trajectories.own))
     for chunk in _chunks(own):
         names = {"tenants": [tenant for tenant, _ in chunk], "names": [name for _, name in chunk]}
-        client.command(
-            "DELETE FROM trajectory_times WHERE (trajectory_key, tenant) IN (SELECT arrayJoin(arrayZip(arrayMap("
-            "name -> sipHash64(name), {names:Array(String)}), {tenants:Array(String)})))",
-            parameters=names,
+        where = (
+            "(trajectory_key, tenant) IN (SELECT arrayJoin(arrayZip(arrayMap("
+            "name -> sipHash64(name), {names:Array(String)}), {tenants:Array(String)})))"
         )
+        _remove(client, "trajectory_times", [where], parameters=names)
         client.command(
             "INSERT INTO trajectory_times SELECT sipHash64(trajectory_id) AS trajectory_key, tenant, min(occurred_at), "
-            "max(occurred_at) FROM steps WHERE (tenant, trajectory_id) IN (SELECT arrayJoin(arrayZip("
-            "{tenants:Array(String)}, {names:Array(String)}))) GROUP BY trajectory_key, tenant",
+            "max(occurred_at) FROM steps WHERE trajectory_id IN {names:Array(String)} AND (tenant, trajectory_id) IN "
+            "(SELECT arrayJoin(arrayZip({tenants:Array(String)}, {names:Array(String)}))) "
+            "GROUP BY trajectory_key, tenant",
             parameters=names,
         )
 
@@ -268,11 +328,9 @@ def _delete_days(client: Client, targets: Sequence[Target]) -> None:
     persons = _names(target.person for target in targets)
     keys = list(_select(client, "SELECT tenant, sipHash64(name) FROM persons", persons=persons))
     for chunk in _chunks(keys):
-        client.command(
-            "DELETE FROM user_days WHERE (tenant, user_key) IN (SELECT arrayJoin(arrayZip({tenants:Array(String)}, "
-            "{keys:Array(UInt64)})))",
-            parameters={"tenants": [tenant for tenant, _ in chunk], "keys": [key for _, key in chunk]},
-        )
+        where = "(tenant, user_key) IN (SELECT arrayJoin(arrayZip({tenants:Array(String)}, {keys:Array(UInt64)})))"
+        given = {"tenants": [tenant for tenant, _ in chunk], "keys": [key for _, key in chunk]}
+        _remove(client, "user_days", [where], parameters=given)
 
 
 def _delete_consents(client: Client, targets: Sequence[Target]) -> int:
