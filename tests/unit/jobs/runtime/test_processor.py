@@ -83,15 +83,16 @@ def test_the_size_of_the_state_is_exported(worker: Worker) -> None:
         return REGISTRY.get_sample_value("stepstream_job_state_entries") or 0.0
 
     worker.own()
+    processor = worker.processor
+    assert processor is not None
     for names in (("a",), ("b", "c", "d")):
         before = entries()
         fill(worker.log, *names)
         deliver_all(worker)
-        assert worker.processor is not None
-        worker.processor.tick()
+        processor.tick()
         assert entries() >= before + len(names)
-    worker.processor.close([0])
-    worker.processor.tick()
+    processor.close([0])
+    processor.tick()
     assert entries() == 0
 
 
