@@ -170,7 +170,7 @@ def test_a_fleet_that_fails_by_format_gets_a_proposal_from_its_own_successes(wor
     assert list(dict.fromkeys(one["state"] for one in acts)) == ["started", "done"]
     spent = [one["calls"] for one in acts if one["state"] == "started"]
     assert spent == sorted(spent)
-    assert 0 < spent[-1] <= world.settings.optimise.calls
+    assert spent[-1] <= world.settings.optimise.calls  # 0 if the search ended before the controller looked at it
     proposed, tried = world.harnesses("coder")
     assert (proposed["state"], tried["state"], tried["share"]) == ("proposed", "canary", 0.5)
     assert proposed["version"] == tried["version"] == canary["target"]
