@@ -148,7 +148,7 @@ class ControlDemo:
         if self._is_undone(event):
             self._undone.add(kind)
         self._happenings.end(kind)
-        self._settle(deadline)
+        self._settle(kind, deadline)
         if self._is_undone(event):
             self._undone.add(kind)
         return replace(event, ended_us=now_us())
@@ -170,15 +170,16 @@ class ControlDemo:
             return self._log.is_paused
         return True
 
-    def _settle(self, deadline: float) -> None:
-        """Wait until no canary runs, no alarm is active, learning goes on, and only `hold` was decided for `SETTLED_S`.
+    def _settle(self, kind: Kind, deadline: float) -> None:
+        """Wait until no canary runs, no alarm is active and no decision but `hold` has come for `SETTLED_S`.
 
-        The alarm of a gamed reward clears once the repaired reward judges; then learning resumes.
+        The alarm of a gamed reward clears once the repaired reward judges; then learning resumes, which belongs to that
+        event. Before the first event that trains, learning is paused.
         """
         while time.monotonic() < deadline:
             newest = max((one["occurred_at_us"] for one in self._log.done if one["action"] != "hold"), default=0)
             testing = self._log.weights.canary is not None or self._log.harness.canary is not None
-            stopped = self._log.has_alarm or self._log.is_paused
+            stopped = self._log.has_alarm or (kind == "gameable_reward" and self._log.is_paused)
             if not testing and not stopped and now_us() - newest > SETTLED_S * 1e6:
                 return
             self._sleep(POLL_S)
