@@ -89,18 +89,17 @@ async def pictures(chromium: Chromium, console: str) -> AsyncIterator[tuple[str,
             raise SystemExit("\n".join(page.faults))
 
 
-async def all_pictures(chromium: Chromium, console: str) -> dict[str, bytes]:
-    """Return the content of every picture by its name."""
-    return {name: content async for name, content in pictures(chromium, console)}
+async def save_pictures(chromium: Chromium, console: str, folder: Path) -> None:
+    """Write every picture as soon as it is taken."""
+    async for name, content in pictures(chromium, console):
+        (folder / name).write_bytes(content)
 
 
 def main(console: str, folder: str) -> None:
     """Take the pictures."""
-    with tempfile.TemporaryDirectory() as profile, running_chromium(Path(profile)) as chromium:
-        taken = asyncio.run(all_pictures(chromium, console.rstrip("/")))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, content in taken.items():
-        (Path(folder) / name).write_bytes(content)
+    with tempfile.TemporaryDirectory() as profile, running_chromium(Path(profile)) as chromium:
+        asyncio.run(save_pictures(chromium, console.rstrip("/"), Path(folder)))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,6 @@ export function render(data, context) {
       { head: "Setting", cell: (/** @type {Setting} */ row) => html`<code>${row.name}</code>` },
       { head: "Value", cell: (row) => row.value || "–" },
       { head: "Source", cell: (row) => (row.origin === "default" ? "default" : row.origin) },
-      { head: "Meaning", cell: (row) => row.description },
+      { head: "Meaning", cell: (row) => row.description, kind: "prose" },
     ], rows, { empty: "No setting has these words." }), { note: "Of the console's process. Secrets are masked.", wide: true })}`;
 }
