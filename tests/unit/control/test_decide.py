@@ -287,6 +287,12 @@ def test_a_replay_gives_the_same_bytes_and_other_inputs_another_id(
     assert decided(outcomes=(*outcomes([1.0]),), learning=learning).id != made[0].id
 
 
+@pytest.mark.parametrize("error", ["invalid_arguments", "unknown_tool"])
+def test_malformed_calls_disable_no_tool(error: str) -> None:
+    assert decided(tools=(BROKEN,)).lever == "tools"
+    assert decided(tools=(replace(BROKEN, error=error),)).lever != "tools"
+
+
 def test_a_canary_without_result_ends_under_a_rule_of_its_own() -> None:
     policy = ControlPolicy(canary=CanaryPolicy(max_trajectories=200, shares=(0.1,), harm_budget=1000))
     ended = decided(History(canary=CANARY), policy, outcomes=tracks(0.6, 0.6))

@@ -9,6 +9,7 @@ from stepstream.analytics.change_point import find_fall
 from stepstream.analytics.estimate import Estimate
 from stepstream.analytics.success import Attempts, share, wilson
 from stepstream.analytics.tools import FACTOR, tool_alert
+from stepstream.jobs.rewards.builtin_components import MALFORMED
 from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import (
     DIVERGING_REWARDS,
@@ -32,13 +33,14 @@ def tool_errors(snapshot: Snapshot, _history: History, _policy: ControlPolicy) -
 
     A tool version with a predecessor is rolled back, any other tool is disabled. Beyond the alert, Wilson's lower bound
     at 99.95 % must exceed twice the baseline's upper bound. With the alert's bounds alone, 10 % of sound fleets lost a
-    tool in 15 days; with the alert's lower bound, 2 % (bench/decide.py).
+    tool in 15 days; with the alert's lower bound, 2 % (bench/decide.py). A malformed call is the model's fault, perhaps
+    of one version on trial, and none of the tool's.
     """
     found = []
     for tool in snapshot.tools:
         alert = tool_alert(tool.before, tool.window, known=tool.known)
         surely_before = wilson(tool.before.errors, tool.before.n)[1] if tool.before.n else 1.0
-        if not alert.raised or not tool.window.n or not tool.offered:
+        if not alert.raised or not tool.window.n or not tool.offered or tool.error in MALFORMED:
             continue
         low = wilson(tool.window.errors, tool.window.n, _Z_99_95)[0]
         if low > FACTOR * surely_before:
