@@ -85,7 +85,10 @@ class ConfirmedProducer:
                 f"{len(producer)} of at most {MAX_IN_FLIGHT} events are in flight: send them again later"
             )
         try:
-            encoded = [await self._small(event) for event in await in_slices(self._encode_all(events))]
+            encoded = await in_slices(self._encode_all(events))
+            for number, event in enumerate(encoded):
+                if self._codec.is_large(event.topic, event.body):
+                    encoded[number] = await self._without_content(event)
         except CodecError as error:
             raise NotDelivered(str(error), retry=False) from error
         except RegistryUnavailable as error:
@@ -123,10 +126,8 @@ class ConfirmedProducer:
             yield
         return encoded
 
-    async def _small(self, event: EncodedEvent) -> EncodedEvent:
+    async def _without_content(self, event: EncodedEvent) -> EncodedEvent:
         """Move the content of a large event to the store."""
-        if not self._codec.is_large(event.topic, event.body):
-            return event
         return event._replace(body=await asyncio.to_thread(self._codec.move_out, event.topic, event.body))
 
     def _encode(self, event: Event) -> EncodedEvent:

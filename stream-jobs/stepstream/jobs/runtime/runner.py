@@ -1,8 +1,7 @@
 """Run the Faust worker of one job: take whole fetches, process them in a thread.
 
-Faust balances partitions among workers and runs the agent. `transport.py` reads. The job's processor has all effects,
-the commit of offsets among them. It runs in one thread, so that a slow broker or a long batch does not block Faust's
-event loop.
+Faust balances partitions among workers. `transport.py` reads. The job's processor has all effects, the commit of
+offsets among them. It runs in one thread, so that a slow broker or a long batch does not block Faust's event loop.
 """
 
 import asyncio
@@ -135,11 +134,10 @@ class JobWorker:
         self._processor = make(settings, lambda: bool(stop) or self._revoking)
         self._reader = LogReader(settings.kafka, consumer_group(name), lambda: bool(stop))
         self._app = build_app(settings, name)
-        self._fetches = self._app.channel(maxsize=1)
         self._app.transport = self._transport = Transport(
             self._app.conf.broker_consumer,
             self._app,
-            deliver=self._fetches.put,
+            deliver=self._process,
             start_positions=self._reader.start_positions,
             max_records=batch,
             within_s=within_s,
@@ -147,7 +145,6 @@ class JobWorker:
         )
         for topic in topics:
             self._app.topics.add(self._app.topic(settings.kafka.prefix + topic))
-        self._app.agent(self._fetches, name=name)(self._consume)
         self._app.on_partitions_assigned.connect(self._on_assigned)
         self._app.on_partitions_revoked.connect(self._on_revoked)
 
@@ -197,13 +194,16 @@ class JobWorker:
         self._thread.shutdown()
         self._reader.close()
 
-    async def _consume(self, stream: Any) -> None:
-        async for fetch in stream:
-            if self._fault is not None or self._stop or self._revoking:
-                continue  # not committed: Kafka delivers it again, here or to another worker
-            began = time.monotonic()
-            if await self._guarded(self._processor.process, fetch):
-                self._observe(fetch, began)
+    async def _process(self, fetch: Fetch) -> None:
+        """Process a fetch. A rebalance cancels the wait for it, not the work: the partitions are closed after it."""
+        await asyncio.shield(asyncio.ensure_future(self._process_one(fetch)))
+
+    async def _process_one(self, fetch: Fetch) -> None:
+        if self._fault is not None or self._stop or self._revoking:
+            return  # not committed: Kafka delivers it again, here or to another worker
+        began = time.monotonic()
+        if await self._guarded(self._processor.process, fetch):
+            self._observe(fetch, began)
 
     async def _guarded(self, call: Callable[..., None], *arguments: Any) -> bool:
         """Run a call in the processor's thread. Return False if it was cancelled or raised; `run` raises the error."""

@@ -24,6 +24,8 @@ _WAIT_S = 1.0
 """Longest wait for records; a position that moves without records is reported this late."""
 _FULL_FETCH_BYTES = 1 << 20
 """Size at which the broker answers at once a worker that fills its fetches."""
+_PARTIAL_WAIT_MS = 20
+"""Longest wait at the broker of a request for a part of the partitions."""
 
 Deliver = Callable[[Any], Awaitable[None]]
 StartPositions = Callable[[Set[TopicPartition]], Mapping[TopicPartition, int]]
@@ -50,7 +52,7 @@ class Transport(driver.Transport):
         Args:
             url: brokers.
             app: the app that uses it.
-            deliver: takes one `Fetch`; awaited before the next one is handed over.
+            deliver: takes one `Fetch`; awaited before the next one is handed over, unless a rebalance cancels it.
             start_positions: returns the offsets at which to read newly assigned partitions. It may block: it is called
                 in a thread of its own.
             max_records: largest number of records in a fetch.
@@ -79,23 +81,11 @@ class _Consumer(driver.Consumer):
             while not (self._stopped.is_set() or fetcher._stopped.is_set()):
                 fetch, _ = await self._wait_next_records(_WAIT_S)
                 if fetch and self.flow_active:
-                    # A rebalance waits for this: it ends the wait and drops the fetch.
-                    await self.wait_first(self._deliver(cast(Fetch, fetch)), self.suspend_flow.wait())
+                    # A rebalance ends the wait.
+                    delivered = cast(Transport, self.transport).deliver(cast(Fetch, fetch))
+                    await self.wait_first(delivered, self.suspend_flow.wait())
         except (ConsumerStoppedError, asyncio.CancelledError):
             if not self.app.should_stop:
-                raise
-
-    async def _deliver(self, fetch: Fetch) -> None:
-        """Hand a fetch over; drop it if Faust empties the queue meanwhile, as in a rebalance: it is read again.
-
-        Faust then cancels the future for which a full queue lets callers wait. In `_drain_messages`, that would look
-        like the end of the fetcher. In a rebalance, Faust's fetcher takes it for a crash and ends the worker.
-        """
-        try:
-            await cast(Transport, self.transport).deliver(fetch)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
                 raise
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
@@ -122,11 +112,18 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         # Faust sets it only with its own transactions. The fetcher reads it when the consumer starts.
         consumer._isolation_level = "read_committed"
+        # By default, the fetcher looks at all partitions five times a second. All that it waits for also wakes it.
+        consumer._consumer_timeout = _WAIT_S
         if transport.within_s:
             # Otherwise, each record would be fetched alone, by a request that names all partitions.
             consumer._fetch_min_bytes = _FULL_FETCH_BYTES
             consumer._fetch_max_wait_ms = int(transport.within_s * 1000)
         return consumer
+
+    async def on_start(self) -> None:
+        """Start the consumer."""
+        await super().on_start()
+        limit_partial_waits(self._ensure_consumer()._fetcher)
 
     def member(self) -> GroupMember:
         """Return the current membership."""
@@ -205,6 +202,25 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 Transport.Consumer = _Consumer
+
+
+def limit_partial_waits(fetcher: Any) -> None:
+    """Let requests of aiokafka's fetcher for a part of the partitions wait at the broker for `_PARTIAL_WAIT_MS`.
+
+    A node gets one request at a time. While records wait here to be processed for over 0.1 s, a request leaves out
+    their partitions. If the others are idle, as a topic of feedback, it would wait for `fetch_max_wait_ms` (1.5 s in
+    Faust), and no record of the busy partitions would come until then.
+    """
+    find_actions = fetcher._get_actions_per_node
+
+    def find_limited(assignment: Any) -> Any:
+        actions = find_actions(assignment)
+        if fetcher._records:
+            for _, request in actions[0]:
+                request._max_wait_ms = min(request._max_wait_ms, _PARTIAL_WAIT_MS)
+        return actions
+
+    fetcher._get_actions_per_node = find_limited
 
 
 def _traceparent(headers: Iterable[tuple[str, bytes | None]]) -> str:

@@ -47,5 +47,14 @@ def test_a_call_is_known_to_all_processes_of_the_folder(tmp_path: Path, trajecto
     other.close()
 
 
+def test_a_process_that_found_no_calls_finds_the_first_one(tmp_path: Path) -> None:
+    one, other = CarriedCalls(tmp_path), CarriedCalls(tmp_path)
+    assert other.find("acme", ["span:b/c"]) is None
+    one.put("acme", ["span:b/c"], "t", 3)
+    assert other.find("acme", ["span:b/c"]) == ("t", 3)
+    one.close()
+    other.close()
+
+
 def test_a_short_id_names_no_call() -> None:
     assert call_ids("cmpl-1", "", "") == []

@@ -19,7 +19,9 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _WAYS = 8
-_TAG, _TIME = struct.Struct("<Q"), struct.Struct("<I")
+_TAG_BYTES = 8
+_NO_TAG, _FIRST_TAG = bytes(_TAG_BYTES), b"\x01" + bytes(_TAG_BYTES - 1)
+_TIME = struct.Struct("<I")
 _WARN_EVERY_S = 60.0
 
 
@@ -33,22 +35,32 @@ class SlotFile:
             folder: None: store nothing.
             name: of the file.
             value_bytes: size of each value.
-            slots: number of values; the file takes 12 bytes more for each, allocated as they are used.
+            slots: number of values; the file takes 12 bytes more for each from the first value on, and the file system
+                allocates them as they are used.
         """
         self._name = name
         self._value_bytes = value_bytes
-        self._slot_bytes = value_bytes + _TAG.size + _TIME.size
+        self._slot_bytes = value_bytes + _TAG_BYTES + _TIME.size
         self._bucket_bytes = _WAYS * self._slot_bytes
         self._buckets = slots // _WAYS
         self._fd = -1
+        self._has_slots = False
         self._warned_at = -_WARN_EVERY_S
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                os.ftruncate(self._fd, self._buckets * self._bucket_bytes)
             except OSError as error:
                 self._warn(error)
+
+    def is_empty(self) -> bool:
+        """Return True if no process has stored a value."""
+        if not self._has_slots and self._fd >= 0:
+            try:
+                self._has_slots = os.fstat(self._fd).st_size > 0
+            except OSError as error:
+                self._warn(error)
+        return not self._has_slots
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key; None: unknown."""
@@ -56,7 +68,8 @@ class SlotFile:
             return None
         tag, start = self._place(key)
         try:
-            return self._find(os.pread(self._fd, self._bucket_bytes, start), tag)[1]
+            bucket = os.pread(self._fd, self._bucket_bytes, start)
+            return self._find(bucket, tag)[1] if tag in bucket else None
         except OSError as error:
             self._warn(error)
             return None
@@ -66,6 +79,7 @@ class SlotFile:
         if self._fd >= 0:
             tag, start = self._place(key)
             try:
+                self._add_slots()
                 offset, known = self._find(os.pread(self._fd, self._bucket_bytes, start), tag)
                 self._write(start + offset, tag, known, value)
             except OSError as error:
@@ -79,6 +93,7 @@ class SlotFile:
         tag, start = self._place(key)
         changed = None
         try:
+            self._add_slots()
             fcntl.lockf(self._fd, fcntl.LOCK_EX, self._bucket_bytes, start)
             try:
                 offset, value = self._find(os.pread(self._fd, self._bucket_bytes, start), tag)
@@ -97,23 +112,30 @@ class SlotFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _write(self, offset: int, tag: int, known: bytes | None, value: bytes) -> None:
+    def _add_slots(self) -> None:
+        if not self._has_slots:
+            os.ftruncate(self._fd, self._buckets * self._bucket_bytes)
+            self._has_slots = True
+
+    def _write(self, offset: int, tag: bytes, known: bytes | None, value: bytes) -> None:
         if value != known:
-            os.pwrite(self._fd, _TAG.pack(tag) + value + _TIME.pack(int(time.time())), offset)
+            os.pwrite(self._fd, tag + value + _TIME.pack(int(time.time())), offset)
 
-    def _place(self, key: bytes) -> tuple[int, int]:
+    def _place(self, key: bytes) -> tuple[bytes, int]:
         """Return a key's tag and the offset of its bucket; a tag of 0 is an empty slot."""
-        digest = int.from_bytes(blake2b(key, digest_size=16).digest(), "little")
-        return digest >> 64 or 1, digest % self._buckets * self._bucket_bytes
+        digest = blake2b(key, digest_size=16).digest()
+        tag = digest[_TAG_BYTES:]
+        bucket = int.from_bytes(digest, "little") % self._buckets
+        return tag if tag != _NO_TAG else _FIRST_TAG, bucket * self._bucket_bytes
 
-    def _find(self, bucket: bytes, tag: int) -> tuple[int, bytes | None]:
+    def _find(self, bucket: bytes, tag: bytes) -> tuple[int, bytes | None]:
         """Return the offset and value of a tag's slot; without one, the offset of the slot to overwrite and None."""
         oldest_offset, oldest_s = 0, 1 << 33
         for offset in range(0, len(bucket) - self._slot_bytes + 1, self._slot_bytes):
-            end = offset + _TAG.size + self._value_bytes
-            if _TAG.unpack_from(bucket, offset)[0] == tag:
-                return offset, bucket[offset + _TAG.size : end]
-            written_s = _TIME.unpack_from(bucket, end)[0]
+            end = offset + _TAG_BYTES + self._value_bytes
+            if bucket.startswith(tag, offset):
+                return offset, bucket[offset + _TAG_BYTES : end]
+            [written_s] = _TIME.unpack_from(bucket, end)
             if written_s < oldest_s:
                 oldest_offset, oldest_s = offset, written_s
         return oldest_offset, None

@@ -1,4 +1,4 @@
-"""Empty Faust's queue in a rebalance while a fetch waits for it: the worker goes on."""
+"""A rebalance ends the wait for a fetch that is being processed, and neither the processing nor the fetcher."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import faust
 import pytest
 from mode import Service
 
-from stepstream.jobs.runtime.runner import _fetcher_ended
+from stepstream.jobs.runtime.runner import JobWorker, _fetcher_ended
 from stepstream.jobs.runtime.transport import _Consumer
 
 
@@ -16,12 +16,10 @@ class FakeConsumer(Service):
     """The parts of a consumer that `_drain_messages` uses; its next fetch is the number of earlier ones."""
 
     _drain_messages: Any = _Consumer._drain_messages
-    _deliver: Any = _Consumer._deliver
 
-    def __init__(self, app: faust.App) -> None:
+    def __init__(self, app: faust.App, deliver: Any) -> None:
         super().__init__()
-        self.app, self.fetches = app, app.channel(maxsize=1)
-        self.transport = SimpleNamespace(deliver=self.fetches.put)
+        self.app, self.transport = app, SimpleNamespace(deliver=deliver)
         self.suspend_flow, self.flow_active, self.fetched = asyncio.Event(), True, 0
 
     async def _wait_next_records(self, _timeout: float) -> tuple[int | None, None]:
@@ -29,19 +27,28 @@ class FakeConsumer(Service):
         self.fetched += self.flow_active
         return self.fetched if self.flow_active else None, None
 
-    def rebalance(self) -> None:
-        """Revoke the partitions as Faust does."""
-        self.app.rebalancing = True
-        self.flow_active = False
-        self.suspend_flow.set()
-        self.app.flow_control.suspend()
-        self.app.flow_control.clear()
 
-    def resume(self) -> None:
-        self.app.flow_control.resume()
-        self.flow_active = True
-        self.suspend_flow.clear()
-        self.app.rebalancing = False
+class FakeWorker:
+    """A worker that processes a fetch until `free` is set."""
+
+    deliver: Any = JobWorker._process
+    _process_one: Any = JobWorker._process_one
+
+    def __init__(self) -> None:
+        self._fault, self._stop, self._revoking = None, False, False
+        self.free = asyncio.Event()
+        self.begun: list[int] = []
+        self.processed: list[int] = []
+        self._processor = SimpleNamespace(process=None)
+
+    async def _guarded(self, _process: Any, fetch: int) -> bool:
+        self.begun.append(fetch)
+        await self.free.wait()
+        self.processed.append(fetch)
+        return True
+
+    def _observe(self, *_: Any) -> None:
+        pass
 
 
 async def turns(count: int = 20) -> None:
@@ -49,23 +56,25 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_fetch_that_waits_for_a_full_queue_is_dropped_in_a_rebalance() -> None:
+def test_a_rebalance_ends_the_wait_for_a_fetch_and_not_its_processing() -> None:
     async def run() -> None:
-        app = faust.App("test", broker="aiokafka://127.0.0.1:9")
-        consumer = FakeConsumer(app)
-        fetches: Any = consumer.fetches
-        queue = fetches.clone(is_iterator=True)
-        fetches._subscribers.add(queue)
-        app.flow_control.resume()
+        worker = FakeWorker()
+        consumer = FakeConsumer(faust.App("test", broker="aiokafka://127.0.0.1:9"), worker.deliver)
         fetcher: Any = SimpleNamespace(_stopped=asyncio.Event())
         drain = asyncio.ensure_future(consumer._drain_messages(fetcher))
         await turns()
-        assert consumer.fetched == 2  # one is in the queue, one waits for a place
-        consumer.rebalance()
+        assert (consumer.fetched, worker.begun) == (1, [1])  # no fetch waits behind the one in progress
+        consumer.flow_active = False
+        consumer.suspend_flow.set()
         await turns()
         assert not drain.done()
-        consumer.resume()
-        assert await queue.queue.get() == 3  # the earlier fetches are read again
+        consumer.flow_active = True
+        consumer.suspend_flow.clear()
+        await turns()
+        assert worker.begun == [1, 2]
+        worker.free.set()
+        await turns()
+        assert worker.processed[:2] == [1, 2]
         drain.cancel()
         with pytest.raises(asyncio.CancelledError):
             await drain
