@@ -8,8 +8,8 @@ import { empty as nothingThere } from "./states.js";
  * @typedef {object} Column
  * @property {string} head
  * @property {(row: Row) => unknown} cell   text or a template
- * @property {"number" | "id" | "name" | "prose" | "text"} [kind]   `id`: one line in a fixed-width font, cut off; `name`: one
- *   line; `prose`: sentences
+ * @property {"number" | "id" | "name" | "prose" | "path" | "text"} [kind]   `id`: one line in a fixed-width font, cut off; `name`:
+ *   one line; `prose`: sentences; `path`: text that may break anywhere
  * @property {(row: Row) => "good" | "warn" | "bad" | ""} [mark]
  */
 

@@ -27,8 +27,8 @@ export function render(data, context) {
     ], context)}
     ${card("Settings in effect", table("Settings in effect", [
       { head: "Setting", cell: (/** @type {Setting} */ row) => html`<code>${row.name}</code>` },
-      { head: "Value", cell: (row) => row.value || "–" },
-      { head: "Source", cell: (row) => (row.origin === "default" ? "default" : row.origin) },
+      { head: "Value", cell: (row) => row.value || "–", kind: "path" },
+      { head: "Source", cell: (row) => row.origin, kind: "path" },
       { head: "Meaning", cell: (row) => row.description, kind: "prose" },
     ], rows, { empty: "No setting has these words." }), { note: "Of the console's process. Secrets are masked.", wide: true })}`;
 }
