@@ -212,7 +212,15 @@ def other(tenant: str) -> str:
 
 @pytest.mark.parametrize(
     "topic",
-    ["steps", "feedback", "governed-steps", "governed-feedback", "labeled-trajectories", "trajectory-stats"],
+    [
+        "steps",
+        "feedback",
+        "governed-steps",
+        "governed-feedback",
+        "labeled-trajectories",
+        "trajectory-stats",
+        "component-stats",
+    ],
 )
 def test_no_record_of_a_tenant_has_the_others_text(world: World, tenants: dict[str, Tenant], topic: str) -> None:
     records = world.records(topic)

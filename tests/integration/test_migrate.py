@@ -12,7 +12,9 @@ from sample_records import (
     SAMPLES,
     SECOND_US,
     T0_US,
+    alarm,
     checkpoint,
+    component_stats,
     feedback,
     learner_update,
     step,
@@ -193,6 +195,16 @@ def test_the_component_chart_shows_only_the_newest_label(tables: Client) -> None
     write(tables, *first, ("labeled-trajectories", retracted), times=2)
     query = "SELECT component, n, trajectories, mean, paid FROM component_rates ORDER BY component"
     assert tables.query(query).result_rows == [("length", 4, 4, 0.5, -0.25), ("outcome", 3, 3, 1.0, 1.0)]
+
+
+def test_component_means_and_alarms_are_of_one_tenant(tables: Client) -> None:
+    stats = [component_stats(tenant, tenant=tenant) for tenant in ("default", "acme")]
+    alarms = [alarm(alarm_id=tenant, tenant=tenant) for tenant in ("default", "acme")]
+    write(tables, *(("component-stats", one) for one in stats), *(("alarms", one) for one in alarms), times=2)
+    query = "SELECT tenant, trajectories FROM component_means WHERE kind = 'reward' ORDER BY tenant"
+    assert tables.query(query).result_rows == [("acme", 10), ("default", 10)]
+    query = "SELECT alarm_id FROM alarms_now WHERE tenant = 'acme'"
+    assert tables.query(query).result_rows == [("acme",)]
 
 
 def test_steps_per_second_counts_redelivered_steps_once(tables: Client) -> None:

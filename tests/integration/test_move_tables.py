@@ -1,4 +1,4 @@
-"""Test that a database of an earlier release keeps its data when it gets the fact tables of migration 0016."""
+"""Test that a database of an earlier release keeps its data when it gets the tables of later migrations."""
 
 import datetime
 from collections.abc import Iterator
@@ -48,6 +48,14 @@ OLD: dict[str, list[dict[str, Any]]] = {
     "training_decisions": [
         {"tenant": "ours", "trajectory_id": "t", "event_id": "d", "occurred_at": AT, "outcome": "trained"}
     ],
+    # Sums over all tenants, and alarms about them.
+    "component_stats": [
+        {"key": "k", "agent": "a", "names": ["reward"], "kinds": ["reward"], "weights": [1.0]}
+        | {"trajectories": [2], "totals": [1.0], "squares": [1.0]}
+    ],
+    "alarms": [
+        {"alarm_id": kind, "kind": kind, "state": "raised", "occurred_at": AT} for kind in ("success", "engine_gap")
+    ],
 }
 FACTS = {
     "steps": (
@@ -88,6 +96,11 @@ FACTS = {
     "training_decisions": (
         "SELECT tenant, event_id, outcome FROM training_decisions FINAL",
         [("ours", "d", "trained")],
+    ),
+    "component_stats": ("SELECT tenant, agent, trajectories, mean FROM component_means", [("default", "a", 2, 0.5)]),
+    "alarms": (
+        "SELECT tenant, kind, state FROM alarms_now ORDER BY kind",
+        [("", "engine_gap", "raised"), ("default", "success", "raised")],
     ),
     "trajectory_times": ("SELECT tenant, count() FROM trajectory_times FINAL GROUP BY tenant", [("ours", 1)]),
 }

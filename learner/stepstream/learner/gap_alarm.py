@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from stepstream.learner import JOB
 from stepstream.learner.training.update_stats import gap_warning
+from stepstream.topics.alarm_tenant import ENGINE_GAP
 from stepstream.topics.events import Alarm, new_alarm
 from stepstream.topics.ids import derived_id
 
-ENGINE_GAP = "engine_gap"
-"""Kind of the alarm."""
 _FIGURE = "mu_gap_max"
 
 
@@ -58,6 +57,7 @@ class GapAlarm:
             alarm_id=derived_id(JOB, "alarm", ENGINE_GAP, self._model, version),
             state="raised",
             kind=ENGINE_GAP,
+            tenant="",
             agent="",
             model=self._model,
             reward_spec="",

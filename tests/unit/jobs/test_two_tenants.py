@@ -1,5 +1,8 @@
 """Test that each job keeps two tenants apart that use the same names, and even the same event ids."""
 
+import hashlib
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +29,7 @@ from stepstream.topics.events import new_governance, new_message, new_policy
 from stepstream.topics.ids import derived_id, trajectory_key, trajectory_name
 
 TENANTS = ("ours", "theirs", "default")
+STATE = Path(__file__).parents[2] / "data/states/measure_over_tenants.json"
 
 
 def governed(event: Any) -> Any:
@@ -148,12 +152,48 @@ def test_measure_counts_the_trajectory_of_each_tenant() -> None:
     own = {event["tenant"]: event for event in events if event.get("scope") == "trajectory"}
     assert {tenant: event["trajectory_id"] for tenant, event in own.items()} == dict.fromkeys(TENANTS, "t")
     assert len({event["key"] for event in own.values()}) == len(TENANTS)
-    [cohort] = [event for event in events if event.get("scope") == "cohort" and not event["tool"]]
-    assert cohort["trajectories"] == len(TENANTS)
+    cohorts = {event["tenant"]: event for event in events if event.get("scope") == "cohort" and not event["tool"]}
+    assert {tenant: cohort["trajectories"] for tenant, cohort in cohorts.items()} == dict.fromkeys(TENANTS, 1)
+    assert len({event["key"] for event in events}) == len(events)
     revised = trajectory("t", tenant="theirs", reward=1.0, revision=2, event_id=derived_id("test", "second"))
     events = [event for _, _, event in run.feed([run.record("labeled-trajectories", revised)])]
     [cohort] = [event for event in events if event.get("scope") == "cohort" and not event["tool"]]
-    assert (cohort["trajectories"], cohort["reward_sum"]) == (3, 2.0)
+    assert (cohort["tenant"], cohort["trajectories"], cohort["reward_sum"]) == ("theirs", 1, 1.0)
+
+
+def test_the_keys_of_the_default_tenants_statistics_are_those_of_earlier_releases() -> None:
+    run = measure_run()
+    events = [event for _, _, event in run.feed([run.record("labeled-trajectories", trajectory("t", tools=[]))])]
+    assert [(event["tenant"], event["key"], event["event_id"]) for event in events] == [
+        ("default", '["a","demo",1,"","train","",0]', "9cf975b3-1e8a-5437-8a0e-673fb2ae92f1"),
+        ("default", "t", "b2a6055f-fc94-5194-9cdf-57c803f01990"),
+        ("default", '["", "a", "demo", "train", "outcome", 1, 488888, 0]', "fdc9c1fa-5205-5820-8e16-91c3b77d84df"),
+    ]
+    state = hashlib.sha256(repr(sorted(run.state.content.items())).encode()).hexdigest()
+    assert state == "4e2731a0ca91c1f026926adda3586657cef4adba02f316b5535cb618de98f109"
+
+
+def test_a_revision_leaves_the_sums_over_tenants_of_an_earlier_release() -> None:
+    """`measure_over_tenants.json` is a state of commit 08bc7c20, keys and values in hex.
+
+    It holds a trajectory `t` of `default` and one of `acme`, both in a group `g`.
+    """
+    run = measure_run()
+    run.state.content = {
+        bytes.fromhex(key): bytes.fromhex(value) for key, value in json.loads(STATE.read_text()).items()
+    }
+    revised = trajectory("t", tenant="acme", group_id="g", tools=[], revision=2, event_id="t/2", reward=1.0)
+    events = [event for _, _, event in run.feed([run.record("labeled-trajectories", revised)])]
+    cohorts = {event["tenant"]: event for event in events if event.get("scope") == "cohort"}
+    sums = {tenant: (one["trajectories"], one["reward_sum"]) for tenant, one in cohorts.items()}
+    assert sums == {"default": (1, 0.75), "acme": (1, 1.0)}
+    rewards = {
+        event["tenant"]: (series["trajectories"], series["groups"], series["total"], series["group_squares"])
+        for event in events
+        for series in event.get("components", [])
+        if series["kind"] == "reward"
+    }
+    assert rewards == {"default": (1, 1, 0.75, 0.75**2), "acme": (1, 1, 1.0, 1.0)}
 
 
 def test_measure_takes_over_the_trajectory_that_an_earlier_release_counted() -> None:
@@ -164,8 +204,9 @@ def test_measure_takes_over_the_trajectory_that_an_earlier_release_counted() -> 
     other = trajectory("t", tenant="theirs", reward=0.25)
     revised = trajectory("t", tenant="ours", reward=1.0, revision=2, event_id=derived_id("test", "second"))
     events = [e for _, _, e in run.feed([run.record("labeled-trajectories", label) for label in (other, revised)])]
-    [cohort] = [event for event in events if event.get("scope") == "cohort" and not event["tool"]]
-    assert (cohort["trajectories"], cohort["reward_sum"]) == (2, 1.25)
+    cohorts = {event["tenant"]: event for event in events if event.get("scope") == "cohort" and not event["tool"]}
+    sums = {tenant: (cohort["trajectories"], cohort["reward_sum"]) for tenant, cohort in cohorts.items()}
+    assert sums == {"ours": (1, 1.0), "theirs": (1, 0.25)}
 
 
 def _name_by_id(trajectory_id: str) -> bytes:

@@ -20,6 +20,8 @@ class Alarm(TypedDict):
     """`raised` or `cleared`."""
     kind: str
     """Kind of the falling series: `guard`, `shadow` or `success`. Or `engine_gap`."""
+    tenant: str
+    """Tenant of the agent; it concerns no other tenant. Empty with kind `engine_gap`: the learner trains on all tenants, so the alarm concerns each agent with the model. Earlier releases named none in either kind."""
     environment: str
     """Environment of the agent."""
     agent: str
@@ -81,6 +83,7 @@ def new_alarm(
     p_value: float,
     threshold: float,
     message: str,
+    tenant: str = "default",
     environment: str = "",
     split: str = "train",
     baseline_version: int | None = None,
@@ -94,6 +97,7 @@ def new_alarm(
         "alarm_id": alarm_id,
         "state": state,
         "kind": kind,
+        "tenant": tenant,
         "environment": environment,
         "agent": agent,
         "model": model,
@@ -566,6 +570,8 @@ class ComponentStats(TypedDict):
     """Folded partition of `labeled-trajectories`."""
     version: int
     """Offset after the last record folded; higher is newer."""
+    tenant: str
+    """Tenant of the agent. Earlier releases named none: their sums are over all tenants and count as those of `default`."""
     environment: str
     """Environment of the agent."""
     agent: str
@@ -595,6 +601,7 @@ def new_component_stats(
     model: str,
     reward_spec: str,
     hour: int,
+    tenant: str = "default",
     environment: str = "",
     split: str = "train",
     policy_version: int | None = None,
@@ -607,6 +614,7 @@ def new_component_stats(
         "key": key,
         "partition": partition,
         "version": version,
+        "tenant": tenant,
         "environment": environment,
         "agent": agent,
         "model": model,
@@ -2744,7 +2752,7 @@ def new_served_version(
 
 
 StatsScope = Literal["trajectory", "cohort"]
-"""Scope of a statistics record: one trajectory, or all trajectories of one cohort (agent × policy version × harness version × tool) in one partition."""
+"""Scope of a statistics record: one trajectory, or all trajectories of one cohort (tenant × agent × policy version × harness version × tool) in one partition."""
 
 
 class Step(TypedDict):
@@ -3273,7 +3281,7 @@ class TrajectoryStats(TypedDict):
     duration_ms_sum: float
     """Sum of the known durations, in milliseconds."""
     tenant: str | None
-    """Tenant of scope `trajectory`; null: a cohort, or written by an earlier release."""
+    """Tenant of the trajectory or cohort; null: written by an earlier release, whose cohorts are over all tenants and continue as those of `default`."""
 
 
 def new_trajectory_stats(

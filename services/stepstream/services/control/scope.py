@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import orjson
 
+from stepstream.topics.alarm_tenant import alarm_tenant
 from stepstream.topics.events import Alarm, Decision, Harness, TrainingControl
 from stepstream.versions.rollouts import ModelVersions
 
@@ -47,10 +48,13 @@ def training_key(tenant: str, model: str) -> str:
 
 
 def active_alarms(alarms: Iterable[Alarm], scope: Scope) -> tuple[Alarm, ...]:
-    """Return the raised alarms about a scope, by id; one without agent is about the model."""
+    """Return the raised alarms about a scope, by id: those of its tenant, and those about the model."""
     found = [
         one
         for one in alarms
-        if one["state"] == "raised" and one["model"] == scope.model and one["agent"] in ("", scope.agent)
+        if one["state"] == "raised"
+        and one["model"] == scope.model
+        and one["agent"] in ("", scope.agent)
+        and alarm_tenant(one) in ("", scope.tenant)
     ]
     return tuple(sorted(found, key=lambda one: one["alarm_id"]))

@@ -11,6 +11,7 @@ from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.clickhouse import fact_rows
 from stepstream.jobs.clickhouse.columns import Record, Row, each, table
 from stepstream.jobs.governance.consent import consent_key
+from stepstream.topics.alarm_tenant import alarm_tenant
 from stepstream.topics.catalogue import (
     ALARMS,
     CHECKPOINTS,
@@ -45,7 +46,7 @@ _TRAJECTORY_STATS = table(
 )
 _COMPONENT_STATS = table(
     "component_stats",
-    "event_id key partition version environment agent model split reward_spec policy_version hour",
+    "event_id key partition version tenant environment agent model split reward_spec policy_version hour",
     occurred_at=_occurred_at,
     names=each("components", "name"),
     kinds=each("components", "kind"),
@@ -59,6 +60,7 @@ _ALARMS = table(
     "event_id alarm_id state kind environment agent model split reward_spec rising falling rising_before rising_after "
     "falling_before falling_after trajectories_before trajectories_after p_value threshold baseline_version "
     "since_version until_version message",
+    tenant=alarm_tenant,
     occurred_at=_occurred_at,
 )
 _CHECKPOINTS = table(

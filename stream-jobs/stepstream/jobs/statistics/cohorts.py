@@ -9,6 +9,7 @@ from operator import add, neg
 from typing import NamedTuple
 
 from stepstream.topics.events import LabeledTrajectory
+from stepstream.topics.ids import DEFAULT_TENANT
 
 REWARD_UNIT = 1_000_000_000
 """Units of `Sums.reward` in a reward of 1."""
@@ -25,6 +26,8 @@ class Cohort(NamedTuple):
     harness_version: str
     split: str
     tool: str
+    tenant: str = DEFAULT_TENANT
+    """Earlier releases saved none."""
 
 
 class Sums(NamedTuple):
@@ -74,7 +77,7 @@ def contributions(label: LabeledTrajectory) -> Iterator[tuple[Cohort, Sums]]:
     steps = label["steps"]
     reward = round(label["reward"] * REWARD_UNIT)
     yield (
-        Cohort(*names, tool=""),
+        Cohort(*names, tool="", tenant=label["tenant"]),
         Sums(
             **counted,
             steps=len(steps),
@@ -89,7 +92,7 @@ def contributions(label: LabeledTrajectory) -> Iterator[tuple[Cohort, Sums]]:
     for use in label["tools"]:
         if use["name"]:
             yield (
-                Cohort(*names, tool=use["name"]),
+                Cohort(*names, tool=use["name"], tenant=label["tenant"]),
                 Sums(
                     **counted,
                     steps=len(steps),

@@ -16,7 +16,7 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.statistics.alarms import Series
 from stepstream.jobs.statistics.component_sums import CohortKey, cohort_key_of, to_records, values_of
-from stepstream.jobs.statistics.log_window import LogWindow
+from stepstream.jobs.statistics.log_window import LogWindow, partition_identity, saved_fields
 from stepstream.jobs.statistics.moments import Moments
 from stepstream.topics.catalogue import COMPONENT_STATS
 from stepstream.topics.events import LabeledTrajectory, new_component_stats
@@ -72,7 +72,7 @@ class ComponentFold:
             earlier = {Series(*series): value for series, value in before[2]}
             self._count(period_of(CohortKey(*before[0])), before[1], earlier, -1, changes)
         self._count(period_of(cohort), group, values, 1, changes)
-        return [list(cohort), group, [[list(series), value] for series, value in values.items()]]
+        return [list(saved_fields(cohort)), group, [[list(series), value] for series, value in values.items()]]
 
     def end_batch(self, changes: Changes, out: Outputs) -> list[bytes]:
         """Save the changes of a batch, and publish one snapshot of each cohort and period that changed.
@@ -87,7 +87,7 @@ class ComponentFold:
             _write(changes, key, period.sums)
             version = period.record.offset + 1
             snapshot = new_component_stats(
-                event_id=derived_id(self._job, COMPONENT_STATS, period.identity, version),
+                event_id=derived_id(self._job, COMPONENT_STATS, period.identity, version, tenant=period.cohort.tenant),
                 occurred_at_us=period.occurred_at_us,
                 key=period.identity,
                 partition=period.record.partition,
@@ -109,7 +109,7 @@ class ComponentFold:
         if period is None:
             if changes.get(key) is None:
                 window.count("period", changes, out)
-            name = json.dumps([*cohort, record.partition])
+            name = json.dumps(partition_identity(cohort, record.partition))
             period = self._periods[key] = _Period(name, identity, cohort, _read(changes, key), record, at_us)
         period.record, period.occurred_at_us = record, at_us
         return period

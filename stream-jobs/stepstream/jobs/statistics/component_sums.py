@@ -10,6 +10,7 @@ from typing import NamedTuple
 from stepstream.jobs.statistics.alarms import REWARD, SUCCESS, Series
 from stepstream.jobs.statistics.moments import Moments
 from stepstream.topics.events import ComponentSums, LabeledTrajectory, RewardComponent, new_component_sums
+from stepstream.topics.ids import DEFAULT_TENANT
 
 UNIT = 1_000_000
 _HOUR_US = 3600 * 1_000_000
@@ -25,6 +26,8 @@ class CohortKey(NamedTuple):
     reward_spec: str
     policy_version: int | None
     hour: int
+    tenant: str = DEFAULT_TENANT
+    """Earlier releases saved none."""
 
 
 def cohort_key_of(label: LabeledTrajectory) -> CohortKey:
@@ -37,6 +40,7 @@ def cohort_key_of(label: LabeledTrajectory) -> CohortKey:
         label["reward_spec"],
         label["version_max"],
         label["ended_at_us"] // _HOUR_US,
+        label["tenant"],
     )
 
 

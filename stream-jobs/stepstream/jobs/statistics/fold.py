@@ -12,7 +12,7 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.statistics.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, Sums, contributions
 from stepstream.jobs.statistics.component_fold import ComponentFold
-from stepstream.jobs.statistics.log_window import LogWindow, window_of
+from stepstream.jobs.statistics.log_window import LogWindow, saved_fields, window_of
 from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats
 from stepstream.topics.ids import DEFAULT_TENANT, derived_id, trajectory_name
@@ -58,7 +58,7 @@ class MeasureFold:
         adds = list(contributions(label))
         window = window_of(record, changes, out)
         counted = self._components.replace(label, before.get("counted"), record, window, changes, out)
-        now = {"adds": [[tuple(c), tuple(s)] for c, s in adds], "counted": counted}
+        now = {"adds": [[saved_fields(tuple(c)), tuple(s)] for c, s in adds], "counted": counted}
         changes.put(key, orjson.dumps({"revision": revision, "label": label_id} | now))
         self._expiry.touch([key], record.timestamp_ms, changes, out, "trajectory")
         self._changed_ms = record.timestamp_ms
@@ -161,7 +161,6 @@ def _snapshot(
         partition=record.partition,
         version=version,
         trajectory_id=None if is_cohort else label["trajectory_id"],
-        tenant=None if is_cohort else label["tenant"],
         **cohort._asdict(),
         **counts,
         reward_sum=reward / REWARD_UNIT,

@@ -16,6 +16,7 @@ from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
+from stepstream.topics.ids import DEFAULT_TENANT
 
 Kind = Literal["cohort", "period"]
 
@@ -45,13 +46,27 @@ class LogWindow:
 
     def identity(self, cohort: Sequence[object], partition: int) -> list[object]:
         """Return the identity of a published sum."""
-        return [*cohort, partition, self.begin] if self.number else [*cohort, partition]
+        identity = partition_identity(cohort, partition)
+        return [*identity, self.begin] if self.number else identity
 
     def count(self, kind: Kind, changes: Changes, out: Outputs) -> None:
         """Count a sum that is new in the state."""
         self.counts[kind] += 1
         out.count(metrics.STATE_ADDED.labels(kind))
         changes.put(_WINDOW, _SAVED.pack(self.number, self.begin, *self.counts.values()))
+
+
+def saved_fields(cohort: Sequence[object]) -> Sequence[object]:
+    """Return the fields of a cohort, whose last one is the tenant, for states and keys: without the default tenant.
+
+    So the keys of the default tenant are those of earlier releases, which summed over all tenants.
+    """
+    return cohort[:-1] if cohort[-1] == DEFAULT_TENANT else cohort
+
+
+def partition_identity(cohort: Sequence[object], partition: int) -> list[object]:
+    """Return the identity of a cohort in a partition, the same in all windows."""
+    return [*saved_fields(cohort), partition]
 
 
 def window_of(record: Record, changes: Changes, out: Outputs) -> LogWindow:

@@ -23,14 +23,15 @@ from stepstream.jobs.statistics.alarms import (
 )
 from stepstream.jobs.statistics.component_sums import from_records
 from stepstream.topics.events import Alarm, ComponentStats, new_alarm
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import DEFAULT_TENANT, derived_id
 
 RAISED, CLEARED = "raised", "cleared"
 
 
 class Family(NamedTuple):
-    """Trajectories that are comparable under any reward specification."""
+    """Trajectories that are comparable under any reward specification: those of one tenant alone."""
 
+    tenant: str
     environment: str
     agent: str
     model: str
@@ -87,7 +88,7 @@ class Watcher:
 
     def add_stats(self, stats: ComponentStats) -> None:
         """Add a snapshot of statistics, unless a newer one is known or no comparison needs its period any more."""
-        family = Family(stats["environment"], stats["agent"], stats["model"], stats["split"])
+        family = _family_of(stats)
         cohort = Cohort(family, stats["reward_spec"])
         version = stats["policy_version"]
         period = Period(-1 if version is None else version, stats["hour"])
@@ -151,12 +152,13 @@ class Watcher:
 
     def _raise(self, cohort: Cohort, finding: Finding) -> Alarm:
         rising, falling, before, after = finding.rising, finding.falling, finding.before, finding.after
-        where = (*cohort.family, cohort.reward_spec, falling.kind, falling.name, *after.last)
+        tenant, environment, agent, model, split = cohort.family
+        where = (environment, agent, model, split, cohort.reward_spec, falling.kind, falling.name, *after.last)
         means = [window.sums[series].mean for series in (rising, falling) for window in (before, after)]
         return new_alarm(
             event_id="",
             occurred_at_us=0,
-            alarm_id=derived_id(self._job, "alarm", *where),
+            alarm_id=derived_id(self._job, "alarm", *where, tenant=tenant),
             state=RAISED,
             kind=falling.kind,
             **cohort.family._asdict(),
@@ -181,12 +183,16 @@ class Watcher:
         """Return the decision as an event, derived from the previous decision about the alarm."""
         earlier = self._alarms.get(alarm["alarm_id"])
         origin = "" if earlier is None else earlier["event_id"]
-        event_id = derived_id(self._job, alarm["alarm_id"], alarm["state"], origin)
+        event_id = derived_id(self._job, alarm["alarm_id"], alarm["state"], origin, tenant=alarm["tenant"])
         return {**alarm, "event_id": event_id, "occurred_at_us": now_us}
 
 
 def _cohort_of(alarm: Alarm) -> Cohort:
-    return Cohort(Family(alarm["environment"], alarm["agent"], alarm["model"], alarm["split"]), alarm["reward_spec"])
+    return Cohort(_family_of(alarm), alarm["reward_spec"])
+
+
+def _family_of(record: Alarm | ComponentStats) -> Family:
+    return Family(record["tenant"], record["environment"], record["agent"], record["model"], record["split"])
 
 
 def _version(period: Period) -> int | None:
@@ -202,9 +208,11 @@ def _message(cohort: Cohort, finding: Finding, means: list[float]) -> str:
             return f"{window.last.hour - window.first.hour + 1} h"
         return f"v{window.first.version} to v{window.last.version}"
 
-    name = cohort.family.agent + (f" in {cohort.family.environment}" if cohort.family.environment else "")
+    family = cohort.family
+    name = family.agent + (f" in {family.environment}" if family.environment else "")
+    name += f" of tenant {family.tenant}" if family.tenant != DEFAULT_TENANT else ""
     return (
-        f"{name}, {cohort.family.model}: {name_of(finding.rising)} went from {means[0]:.3g} to {means[1]:.3g} while "
+        f"{name}, {family.model}: {name_of(finding.rising)} went from {means[0]:.3g} to {means[1]:.3g} while "
         f"{name_of(finding.falling)} went from {means[2]:.3g} to {means[3]:.3g} ({when(finding.before)}, then "
         f"{when(finding.after)}): the reward may be gamed"
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure_runs import measure_run
@@ -161,6 +162,36 @@ def test_agents_and_splits_are_not_mixed() -> None:
         label["agent"], label["split"] = f"a{n % 2}", "eval" if n % 3 else "train"
     alarms = raised(Watcher(RULE.model_copy(update={"window": 100}), JOB), measured(labels))
     assert alarms == []
+
+
+@pytest.mark.parametrize("gamer", ["acme", "default"])
+def test_an_alarm_names_the_tenant_that_games_its_reward_only(gamer: str) -> None:
+    """Agent, model, specification, trajectories and groups of both have the same names."""
+    honest = "default" if gamer == "acme" else "acme"
+    own = [label | {"tenant": gamer} for label in story(*STORY)]
+    others = [label | {"tenant": honest} for label in story(*[HONEST] * len(STORY))]
+    snapshots = measured(list(itertools.chain.from_iterable(zip(own, others, strict=True))))
+    keys = {tenant: {one["key"] for one in snapshots if one["tenant"] == tenant} for tenant in (gamer, honest)}
+    assert len(keys[gamer]) == len(keys[honest]) > 0
+    assert not keys[gamer] & keys[honest]
+    watcher = Watcher(RULE, JOB)
+    [alarm] = raised(watcher, snapshots)
+    assert (alarm["tenant"], alarm["state"], alarm["falling"]) == (gamer, "raised", "success")
+    [alone] = raised(Watcher(RULE, JOB), measured(own))
+    assert alarm == alone, "the other tenant changes nothing"
+    restarted = Watcher(RULE, JOB)
+    restarted.add_decision(alarm)
+    assert raised(restarted, snapshots) == []
+    assert ("of tenant acme" in alarm["message"]) == (gamer == "acme")
+
+
+def test_alarms_of_two_tenants_are_two_alarms() -> None:
+    labels = [label | {"tenant": tenant} for tenant in ("default", "acme") for label in story(*STORY)]
+    alarms = raised(Watcher(RULE, JOB), measured(labels))
+    assert [alarm["tenant"] for alarm in alarms] == ["acme", "default"]
+    assert len({alarm["alarm_id"] for alarm in alarms}) == len({alarm["event_id"] for alarm in alarms}) == 2
+    of_default = raised(Watcher(RULE, JOB), measured(story(*STORY)))
+    assert alarms[1:] == of_default
 
 
 @settings(max_examples=6)
