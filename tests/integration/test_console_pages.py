@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from console_trajectories import HOSTILE, LONG, plant
+from console_trajectories import HOSTILE, LONG, plant, put
+from sample_records import alarm
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
@@ -25,6 +26,14 @@ from stepstream.services.console.users import User
 ADMIN = User("root", "admin", "")
 OF_DEFAULT = User("ada", "operator", "default")
 OF_ACME = User("bob", "operator", "acme")
+ALARMS = [
+    alarm(alarm_id=text, tenant=tenant, kind=kind, agent=agent, model="planted", rising="outcome", message=text)
+    for text, tenant, kind, agent in (
+        ("of default", "default", "success", "a"),
+        ("of acme", "acme", "success", "a"),
+        ("of a model", "", "engine_gap", ""),
+    )
+]
 ID = "018f0000-0000-7000-8000-000000000001"
 
 
@@ -44,6 +53,7 @@ def services(store_settings: Settings) -> Iterator[Services]:
     settings = store_settings.model_copy(update={"clickhouse": own})
     migrate(settings)
     plant(settings)
+    put(settings, *(("alarms", one) for one in ALARMS))
     store = Store(settings)
     yield cast(Services, SimpleNamespace(settings=settings, store=store, log=Log()))
     store.close()
@@ -225,7 +235,6 @@ def test_rewards_and_tools_follow_the_rollups(ask: Callable[..., Any], services:
         refresh(client)
     # All was planted within seconds: the points are those of the facts.
     shown = ask(rewards)
-    assert shown["alarms"] == []
     assert ask(tools)["series"] == []
     assert shown["bucket_s"] == 10
     assert {(row["name"], row["kind"]) for row in shown["components"]} == {("outcome", "term")}
@@ -235,6 +244,18 @@ def test_rewards_and_tools_follow_the_rollups(ask: Callable[..., Any], services:
     assert [(row["tool"], row["calls"], row["failed"]) for row in of_tool["tools"]] == [("get", 7, 7)]
     assert of_tool["bucket_s"] == 10
     assert sum(row["calls"] for row in of_tool["series"]) == sum(row["failed"] for row in of_tool["series"]) == 7
+
+
+def test_alarms_are_shown_to_users_of_their_tenant(ask: Callable[..., Any]) -> None:
+    seen = {ADMIN: {"of default", "of acme", "of a model"}, OF_DEFAULT: {"of default"}, OF_ACME: {"of acme"}}
+    for user, expected in seen.items():
+        for page in (overview, rewards):
+            assert {row["message"] for row in ask(page, user)["alarms"]} == expected
+    queued = [(row["message"], row["tenant"]) for row in ask(review)["alarms"]]
+    assert set(queued) == {(f"of {one}", one) for one in ("default", "acme")} | {
+        ("of a model", one) for one in ("default", "acme")
+    }
+    assert {row["message"] for row in ask(review, OF_ACME)["alarms"]} == {"of acme"}
 
 
 def test_long_ranges_read_the_rollup_and_show_the_same(ask: Callable[..., Any], services: Services) -> None:

@@ -44,16 +44,17 @@ FROM steps FINAL
 WHERE {TENANT} AND occurred_at >= {_RANGE} AND fidelity = 'token' AND response_tokens > 0 AND {_UNREVIEWED}
 GROUP BY tenant, trajectory_id ORDER BY certainty, trajectory_id LIMIT 50
 """
-_ALARMS = """
-SELECT agent, model, environment, split, rising, message, since_version FROM alarms_now
-WHERE state = 'raised' ORDER BY raised_at DESC LIMIT 5
+_ALARMS = f"""
+SELECT tenant, agent, model, environment, split, rising, message, since_version FROM alarms_now
+WHERE {TENANT} AND state = 'raised' ORDER BY raised_at DESC LIMIT 5
 """
 _OF_ALARM = f"""
 SELECT tenant, trajectory_id, agent, reward,
     arraySum((name, value) -> if(name = {{rising:String}}, value, 0), component.name, component.value) AS risen
 FROM trajectories FINAL
-WHERE {TENANT} AND opened_at >= {_RANGE} AND ({{agent:String}} = '' OR agent = {{agent:String}})
-    AND model = {{model:String}} AND split = {{split:String}} AND version_max >= {{version:Int32}} AND {_UNREVIEWED}
+WHERE {TENANT} AND opened_at >= {_RANGE} AND ({{of:String}} = '' OR tenant = {{of:String}})
+    AND ({{agent:String}} = '' OR agent = {{agent:String}}) AND model = {{model:String}}
+    AND split = {{split:String}} AND version_max >= {{version:Int32}} AND {_UNREVIEWED}
 ORDER BY risen DESC, trajectory_id LIMIT 20
 """
 
@@ -63,11 +64,12 @@ def review(call: Call) -> Answer:
     """Return the queues: judges that disagree, low certainty, and trajectories of active alarms."""
     since, _ = call.time_range("7d")
     of_alarms = []
-    for alarm in call.query_installation(_ALARMS, fresh_s=2.0):
+    for alarm in call.query(_ALARMS, fresh_s=2.0):
         rows = call.query(
             _OF_ALARM,
             fresh_s=5.0,
             since=since,
+            of=alarm["tenant"],
             agent=alarm["agent"],
             model=alarm["model"],
             split=alarm["split"],
