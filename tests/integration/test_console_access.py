@@ -18,7 +18,9 @@ from waiting import TIMEOUT_S, wait_until
 
 from stepstream.cli.console import console as command
 from stepstream.config import Settings, environment_of
+from stepstream.crypto.signatures import create_key
 from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.services.control.signatures import TrustedKeys
 from stepstream.topics.catalogue import APPROVALS, CONSOLE_ACTIONS, DECISIONS
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
@@ -67,8 +69,10 @@ def own_settings(registry_settings: Settings, tmp_path_factory: pytest.TempPathF
     store = store_process(folder)
     store.start()
     migrate(store.settings)
+    public = create_key(folder / "approvals.pem")
     yield with_settings(
         registry_settings,
+        control={"signing_key": str(folder / "approvals.pem"), "trusted_keys": [public]},
         clickhouse={"url": store.url},
         store={"port": store.settings.store.port},
         paths={"data": folder},
@@ -222,6 +226,8 @@ def test_people_answer_undo_and_freeze_by_role(own_settings: Settings, tmp_path:
         ("adam", "admin", False),
         ("adam", "admin", True),
     ]
+    keys = TrustedKeys(own_settings.control.trusted_keys)
+    assert [keys.fault(one) for one in answers] == [""] * 8, "the console signs each answer"
     done = {(row["user"], row["action"], row["state"]) for row in actions(own_settings)}
     assert {("otto", "/api/decisions/answer", "failed"), ("olga", "/api/decisions/freeze", "done")} <= done
 

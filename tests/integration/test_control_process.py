@@ -17,9 +17,12 @@ from waiting import TIMEOUT_S, wait_until
 from webhook_receiver import SECRET, Receiver
 
 from stepstream.config import Settings
+from stepstream.crypto.signatures import create_key
 from stepstream.embedded.stack import Stack
-from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS
+from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.codec import Codec
+from stepstream.topics.events import new_approval
+from stepstream.topics.ids import new_event_id, now_us
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +117,40 @@ def test_people_are_notified_and_what_they_approve_is_done_once(
     first, *same, last = messages(receiver)
     assert [one[0] for one in same] == [first[0], first[0]] != [last[0]] * 2
     assert [one[1] for one in (first, last)] == ["decision.awaiting", "decision.done"]
+
+
+def test_a_forged_approval_is_refused_in_the_log_and_a_signed_one_is_done(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    public = create_key(tmp_path / "ada.pem")
+    world.settings = with_settings(world.settings, control={"trusted_keys": [f"ada:admin:{public}"]})
+    world.apply_policy("signed", POLICY.replace("watch_s = 0.001", "watch_s = 3600\napprovals = 1"))
+    with world.controller():
+        world.publish("signed", 1)
+        world.serve("signed", 24, 6)
+        wait_until(lambda: [one["stable_version"] for one in world.rollouts("signed")] == [1], "version 1 is fixed")
+        world.publish("signed", 2, 1)
+        wait_until(
+            lambda: world.actions("signed") == [("canary", "2", "awaiting")], lambda: f"{world.actions('signed')}"
+        )
+        [decision] = world.decisions("signed")
+        identity = decision["event_id"]
+        forged = new_approval(
+            event_id=new_event_id(),
+            occurred_at_us=now_us(),
+            decision_id=identity,
+            verdict="approved",
+            author="ada",
+            role="admin",
+        )
+        world.write(APPROVALS, identity, forged)
+        refused = {"event_id": forged["event_id"], "refused": "it is not signed: set control.signing_key"}
+        wait_until(lambda: any(refused.items() <= one.items() for one in world.read().answers_to(identity)))
+        assert world.actions("signed") == [("canary", "2", "awaiting")]
+        settings = with_settings(world.settings, control={"signing_key": str(tmp_path / "ada.pem")})
+        assert stepstream(settings, "decisions", "approve", identity).status == 0
+        wait_until(lambda: world.actions("signed") == [("canary", "2", "done")], lambda: f"{world.actions('signed')}")
 
 
 def test_people_search_a_harness_version_by_hand(world: World) -> None:

@@ -110,6 +110,28 @@ def test_two_people_approve_and_every_other_answer_is_refused_in_the_log(fleet: 
     assert "anna (operator) approved it: looks sound" in text
 
 
+def test_answers_that_no_trusted_key_signed_do_not_count(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decision, unsigned = fleet.decide(approvals=1), fleet.settings
+    fleet.run("decisions", "approve", decision, person="anna")
+    public = json.loads(stepstream(unsigned, "models", "keygen", str(tmp_path / "bert.pem"), "--json").stdout)
+    trusted = {"trusted_keys": [f"bert:admin:{public['public_key']}"]}
+    monkeypatch.setattr(fleet, "settings", with_settings(unsigned, control=trusted))
+    shown = fleet.run("decisions", "show", decision)
+    assert (shown["state"], "it is not signed" in shown["answers"][0]["refused"]) == ("awaiting", True)
+    assert "set control.signing_key" in fleet.run("decisions", "approve", decision, code=1, person="bert")
+    key = {"signing_key": str(tmp_path / "bert.pem")}
+    monkeypatch.setattr(fleet, "settings", with_settings(unsigned, control=trusted | key))
+    assert "signs for bert as admin only" in fleet.run("decisions", "approve", decision, code=1, person="anna")
+    answer = fleet.run("decisions", "approve", decision, person="bert")
+    assert fleet.run("decisions", "show", decision)["approved_by"] == ["bert"]
+    text = stepstream(fleet.settings, "decisions", "show", decision).stdout
+    assert f"bert (admin) approved it, signed by key {answer['signature']['key_id']}" in text
+    (tmp_path / "bert.pem").unlink()
+    assert "control.signing_key: " in fleet.run("decisions", "reject", decision, code=2, person="bert")
+
+
 def test_one_person_rejects(fleet: Fleet) -> None:
     decision = fleet.decide()
     fleet.run("decisions", "approve", decision, person="anna")

@@ -11,9 +11,10 @@ from stack_fixtures import with_settings
 from waiting import wait_until
 
 from stepstream.config import Settings
+from stepstream.crypto.signatures import create_key, load_key
 from stepstream.embedded.ports import free_block
 from stepstream.topics.events import Checkpoint
-from stepstream.versions.signing import create_key, load_key, sign
+from stepstream.versions.signing import sign
 
 MODEL = "signed-test"
 

@@ -20,6 +20,7 @@ from stepstream.services.control.history import DecisionLog
 from stepstream.services.control.proposals import Proposals
 from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.search_process import SearchResult, Spent
+from stepstream.services.control.signatures import TrustedKeys
 from stepstream.services.control.statistics import OutcomeRow, Position, Statistics
 from stepstream.topics.catalogue import APPROVALS, HARNESSES, ROLLOUTS
 from stepstream.topics.events import (
@@ -130,7 +131,7 @@ class Log:
 
     def __init__(self, world: World, policy: str) -> None:
         self._world, self._read = world, 0
-        self.decisions = DecisionLog()
+        self.decisions = DecisionLog(keys=TrustedKeys(world.settings.control.trusted_keys))
         record = new_control_policy(
             event_id="p", occurred_at_us=0, tenant="default", name="p", version=1, document=policy, hash=""
         )

@@ -1,10 +1,33 @@
 """Settings of the controller, the process of the control plane."""
 
+import base64
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import SecretStr
+from pydantic import AfterValidator, SecretStr
 
 from stepstream.config.base import OptionalHttpAddress, Section, setting
+
+_ROLES = ("viewer", "operator", "admin")
+
+
+def _check_trusted_key(text: str) -> str:
+    *bound, key = text.rsplit(":", 2)
+    try:
+        length = len(base64.b64decode(key, validate=True))
+    except ValueError:
+        length = 0
+    is_bound = len(bound) == 2 and bound[0] != "" and bound[1] in _ROLES
+    if length != 32 or (bound and not is_bound):
+        raise ValueError(
+            f"'{text}' is neither KEY nor PERSON:ROLE:KEY with a public key of `stepstream models keygen` and one of "
+            f"the roles {', '.join(_ROLES)}"
+        )
+    return text
+
+
+TrustedKey = Annotated[str, AfterValidator(_check_trusted_key)]
+"""Ed25519 public key in base64, or `PERSON:ROLE:KEY`."""
 
 
 class ControlSettings(Section):
@@ -46,3 +69,14 @@ class ControlSettings(Section):
         "Key of the signature, at least 24 bytes in base64, as `openssl rand -base64 32` prints; never printed.",
     )
     webhook_timeout_s: float = setting(10.0, "Timeout of one POST.", unit="s", gt=0)
+    signing_key: str = setting(
+        "",
+        "File of the private key with which this process signs answers of people to decisions; `stepstream models "
+        "keygen` creates it. Empty: unsigned.",
+    )
+    trusted_keys: list[TrustedKey] = setting(
+        [],
+        "Public keys, separated by commas, whose signatures make an answer to a decision count. `KEY` signs for "
+        "everyone: that of the console. `PERSON:ROLE:KEY` signs for one person, with this role or a lower one. Empty: "
+        "unsigned answers count.",
+    )

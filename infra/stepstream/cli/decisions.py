@@ -175,6 +175,7 @@ def _answer(decision_id: str, verdict: str, comment: str, as_json: bool) -> None
     from stepstream.cli import compacted_topics
     from stepstream.services.control.decision_log import read_decisions
     from stepstream.services.control.decisions import UnknownDecision
+    from stepstream.services.control.signatures import signing_key
     from stepstream.topics.ids import new_event_id, now_us
 
     with _log() as settings:
@@ -190,6 +191,7 @@ def _answer(decision_id: str, verdict: str, comment: str, as_json: bool) -> None
                 comment=comment,
                 event_id=new_event_id(),
                 now_us=now_us(),
+                key=signing_key(settings.control),
             )
         except UnknownDecision as error:
             raise click.ClickException(str(error)) from None
@@ -240,7 +242,8 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
     for one in row["answers"]:
         refused = f", does not count: {one['refused']}" if one["refused"] else ""
         comment = f": {one['comment']}" if one["comment"] else ""
-        yield f"  {one['author']} ({one['role'] or 'unknown role'}) {one['verdict']} it{comment}{refused}"
+        signature = f", signed by key {one['signature']['key_id']}" if one["signature"] else ""
+        yield f"  {one['author']} ({one['role'] or 'unknown role'}) {one['verdict']} it{comment}{signature}{refused}"
     for one in row["acts"]:
         texts = "; ".join(filter(None, (one["description"], one["reason"])))
         yield f"{one['state']} {_time(one['occurred_at_us'])}: {texts}"

@@ -54,9 +54,10 @@ def publish(source: str, model: str | None, from_start: bool, as_json: bool) -> 
 def keygen(file: Path, as_json: bool) -> None:
     """Write a new private key to FILE and print its public key.
 
-    Give FILE to the learner as learner.signing_key and the public key to every worker in inference.trusted_keys.
+    For versions, give FILE to the learner as learner.signing_key and the public key to every worker in
+    inference.trusted_keys. For answers to decisions, the settings are control.signing_key and control.trusted_keys.
     """
-    from stepstream.versions.signing import create_key
+    from stepstream.crypto.signatures import create_key
 
     try:
         public = create_key(file)

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from stepstream.config import Settings
 from stepstream.core.object_store import is_remote, upload
 from stepstream.core.process import Fatal, Stop
+from stepstream.crypto.signatures import BadKey, load_key
 from stepstream.learner import SOURCE
 from stepstream.learner.lineage import Versions, read_versions
 from stepstream.learner.metrics import SHARED
@@ -48,7 +49,7 @@ from stepstream.topics.producer import EventProducer
 from stepstream.versions.fetch import prune_folders
 from stepstream.versions.layout import WEIGHTS, folder_name, weights_sha256
 from stepstream.versions.shared_memory import SharedVersions
-from stepstream.versions.signing import BadKey, load_key, sign
+from stepstream.versions.signing import sign
 
 log = logging.getLogger(__name__)
 
@@ -322,10 +323,9 @@ def sign_version(settings: Settings, checkpoint: Checkpoint) -> None:
     Raises:
         Fatal: the file has no private key.
     """
-    if not settings.learner.signing_key:
-        return
     try:
-        checkpoint["signatures"] = [sign(checkpoint, load_key(Path(settings.learner.signing_key)))]
+        if file := settings.learner.signing_key:
+            checkpoint["signatures"] = [sign(checkpoint, load_key(Path(file)))]
     except BadKey as error:
         raise Fatal(f"learner.signing_key: {error}") from None
 

@@ -10,13 +10,13 @@ from version_lineage import Lineage, published_weights
 
 from stepstream.core.object_store import remove
 from stepstream.core.process import Fatal
+from stepstream.crypto.signatures import create_key
 from stepstream.learner.model.checkpoint import describe
 from stepstream.learner.publish import prune_version_cache
 from stepstream.learner.rebuild import rebuild_from
 from stepstream.versions import delta
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import weights_sha256
-from stepstream.versions.signing import create_key
 
 FORMS = [
     ("full", {}, ["full"] * 4),

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from stepstream.crypto.signatures import create_key, load_key
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions.delta import write_delta
 from stepstream.versions.fetch import fetch_adapter, fetch_version, fetch_whole
 from stepstream.versions.layout import VersionRejected, index_of, role_of_path
-from stepstream.versions.signing import create_key, load_key, sign
+from stepstream.versions.signing import sign
 
 
 def weights(folder: Path, seed: int) -> Path:

@@ -12,10 +12,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from stepstream.core.object_store import remove, upload
+from stepstream.crypto.signatures import BadKey, create_key, load_key
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions.fetch import fetch_version, prune_cache
 from stepstream.versions.layout import VersionRejected
-from stepstream.versions.signing import BadKey, create_key, load_key, sign
+from stepstream.versions.signing import sign
 
 FLAT = ("config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json", "adapter/adapter_config.json")
 NEW = ("weights/config.json", "weights/model.safetensors", "weights/tokenizer.json", "training/optimizer.safetensors")

@@ -12,11 +12,12 @@ from unittest.mock import patch
 
 import pytest
 
+from stepstream.crypto.signatures import create_key, load_key
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions import shared_memory
 from stepstream.versions.layout import VersionRejected
 from stepstream.versions.shared_memory import NotShared, SharedVersionReader, SharedVersions
-from stepstream.versions.signing import create_key, load_key, sign
+from stepstream.versions.signing import sign
 
 SIZE = 1000
 MODEL = "acme/model-2.5"

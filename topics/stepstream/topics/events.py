@@ -201,8 +201,29 @@ def new_api_key(
     }
 
 
+class ApprovalSignature(TypedDict):
+    """Ed25519 signature of an answer to a decision, over canonical JSON: `record` with the value `Approval`, and the fields `event_id`, `occurred_at_us`, `tenant`, `decision_id`, `verdict`, `author`, `role` and `comment`, sorted by name, without spaces, in ASCII."""
+
+    key_id: str
+    """First 16 hex digits of the SHA-256 of the public key."""
+    signature: str
+    """Signature, base64."""
+
+
+def new_approval_signature(
+    *,
+    key_id: str,
+    signature: str,
+) -> ApprovalSignature:
+    """Return a ApprovalSignature with the schema's defaults."""
+    return {
+        "key_id": key_id,
+        "signature": signature,
+    }
+
+
 class Approval(TypedDict):
-    """Answer of a person to a decision that needs one. Answers that came too late, twice or by the wrong role are recorded with the reason of their refusal."""
+    """Answer of a person to a decision that needs one. Answers that came too late, twice, by the wrong role or without a valid signature are recorded with the reason of their refusal."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
@@ -222,6 +243,8 @@ class Approval(TypedDict):
     """Comment of the person."""
     refused: str
     """Reason why the answer does not count; empty: it counts."""
+    signature: ApprovalSignature | None
+    """Signature of all fields but `refused`, by a key of the person or of the console; null: not signed."""
 
 
 def new_approval(
@@ -235,6 +258,7 @@ def new_approval(
     tenant: str = "default",
     comment: str = "",
     refused: str = "",
+    signature: ApprovalSignature | None = None,
 ) -> Approval:
     """Return a Approval with the schema's defaults."""
     return {
@@ -247,6 +271,7 @@ def new_approval(
         "role": role,
         "comment": comment,
         "refused": refused,
+        "signature": signature,
     }
 
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 import orjson
 
 from stepstream.config import Settings
+from stepstream.crypto.signatures import create_key, load_key, public_key
 from stepstream.demo.configuration import demo_settings, fresh_run
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.services.control.decide.policy import ControlPolicy
@@ -15,7 +16,6 @@ from stepstream.topics.codec import Codec
 from stepstream.topics.events import new_control_policy, new_training_control
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
-from stepstream.versions.signing import create_key, load_key, public_key
 
 POLICY_FILE = "policy.toml"
 POLICY_NAME = "demo-control"

@@ -12,6 +12,7 @@ from stepstream.config import Settings
 from stepstream.services.console.event_log import LogUnavailable
 from stepstream.services.control.decision_log import read_decisions, read_table
 from stepstream.services.control.decisions import Decisions
+from stepstream.services.control.signatures import TrustedKeys, signing_key
 from stepstream.topics.catalogue import CONTROL_POLICIES
 from stepstream.topics.client import KafkaUnavailable
 from stepstream.topics.codec import RegistryUnavailable
@@ -26,7 +27,15 @@ class DecisionCache:
     """Reads the log at the first question, and again when the answer is older than 2 s. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
+        """Read the key that signs answers.
+
+        Raises:
+            SettingsError: `control.signing_key` or `control.trusted_keys` is wrong.
+        """
         self._settings = settings
+        self.signing_key = signing_key(settings.control)
+        """Signs the answers of the console's users; None: they are not signed."""
+        TrustedKeys(settings.control.trusted_keys)
         self._lock = threading.Lock()
         self._read_at = -math.inf
         self._answer: tuple[Decisions, list[ControlPolicy]] = (Decisions(), [])

@@ -79,8 +79,8 @@ class Controller:
         scopes = self._queries.scopes(at_us - round(self._settings.control.window_s * 1e6))
         covered = [(scope, found) for scope in scopes if (found := self._policies.find(scope, self._log.policies()))]
         metrics.SCOPES.set(len(covered))
+        self._refuse_answers()  # first: once a decision has an act, signatures are not checked any more
         self._end_waiting()
-        self._refuse_answers()
         for scope, in_force in covered:
             self._decide(scope, in_force, [scope for scope, _ in covered])
 
@@ -120,6 +120,8 @@ class Controller:
         for identity in list(known.answers):
             if (decision := known.pulls.get(identity)) is None:
                 continue
+            for answer in known.newly_refused(identity):
+                self._publish([Record(APPROVALS, identity, answer)])
             for answer, fault in uncounted(decision, known.answers_to(identity), known.acts_of(identity)):
                 self._publish([Record(APPROVALS, identity, {**answer, "refused": fault})])
 

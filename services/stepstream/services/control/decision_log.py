@@ -6,6 +6,7 @@ from typing import Any
 
 from stepstream.config import Settings
 from stepstream.services.control.decisions import Decisions, fold
+from stepstream.services.control.signatures import TrustedKeys
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, RegistryUnavailable
@@ -24,7 +25,9 @@ def read_decisions(settings: Settings, newest: int | None = NEWEST) -> Decisions
     Raises:
         KafkaUnavailable: no broker answers within its deadline.
         KafkaException: a topic is missing.
+        SettingsError: `control.trusted_keys` has a key twice.
     """
+    keys = TrustedKeys(settings.control.trusted_keys)
     wait_for_kafka(settings.kafka)
     topics = (DECISIONS, APPROVALS, DECISION_ACTS)
     records: dict[str, list[Any]] = {topic: [] for topic in topics}
@@ -34,7 +37,7 @@ def read_decisions(settings: Settings, newest: int | None = NEWEST) -> Decisions
             for event in events.poll(_POLL, 0.2):
                 if event.record is not None:
                     records[event.topic].append(event.record)
-    return fold(records[DECISIONS], records[APPROVALS], records[DECISION_ACTS])
+    return fold(records[DECISIONS], records[APPROVALS], records[DECISION_ACTS], keys)
 
 
 def read_table(settings: Settings, topic: str) -> dict[str, Any]:

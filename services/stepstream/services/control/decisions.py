@@ -4,7 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from stepstream.services.control.approvals import answer_fault, approval_state, approvers, key_of
+from stepstream.services.control.signatures import TrustedKeys, signed
 from stepstream.services.control.undo import undo_kind
 from stepstream.topics.events import Approval, Decision, DecisionAct, new_approval
 
@@ -44,6 +47,8 @@ class Decisions:
     """Answers by decision."""
     acts: dict[str, list[DecisionAct]] = field(default_factory=dict)
     """Acts by decision."""
+    keys: TrustedKeys = field(default_factory=TrustedKeys)
+    """Keys whose signatures make an answer count."""
 
     def found(self, decision_id: str, tenant: str = "") -> Decision:
         """Return a decision; an empty tenant: of any.
@@ -57,8 +62,9 @@ class Decisions:
         return decision
 
     def answers_to(self, decision: Decision) -> list[Approval]:
-        """Return the answers to a decision, also refused ones, the oldest first."""
-        return sorted(self.answers.get(decision["event_id"], ()), key=_order)
+        """Return the answers to a decision, the oldest first; before its first act, forged ones are `refused`."""
+        answers = sorted(self.answers.get(decision["event_id"], ()), key=_order)
+        return answers if self.acts.get(decision["event_id"]) else self.keys.checked(answers)
 
     def acts_of(self, decision: Decision) -> list[DecisionAct]:
         """Return what was done about a decision, the oldest first."""
@@ -87,8 +93,9 @@ class Decisions:
         comment: str,
         event_id: str,
         now_us: int,
+        key: Ed25519PrivateKey | None = None,
     ) -> Approval:
-        """Return a person's answer, with `refused` if it does not count.
+        """Return a person's answer, signed, with `refused` if it does not count.
 
         Args:
             decision_id: id of the decision.
@@ -99,12 +106,13 @@ class Decisions:
             comment: comment of the person.
             event_id: id of the answer.
             now_us: time of the answer, in microseconds since the Unix epoch.
+            key: key that signs it; None: it is not signed.
 
         Raises:
             UnknownDecision: there is no such decision of the tenant.
         """
         decision = self.found(decision_id, tenant)
-        answer = new_approval(
+        unsigned = new_approval(
             event_id=event_id,
             occurred_at_us=now_us,
             tenant=decision["tenant"],
@@ -114,9 +122,10 @@ class Decisions:
             role=role,
             comment=comment,
         )
+        answer = signed(unsigned, key)
         earlier, acts = self.answers_to(decision), self.acts_of(decision)
-        answer["refused"] = answer_fault(decision, earlier, acts, answer, now_us, self.newest_like(decision))
-        return answer
+        fault = answer_fault(decision, earlier, acts, answer, now_us, self.newest_like(decision))
+        return {**answer, "refused": fault or self.keys.fault(answer)}
 
     def listed(
         self, now_us: int, *, tenant: str = "", agent: str = "", model: str = "", state: str = "", holds: bool = False
@@ -153,13 +162,21 @@ class Decisions:
         }
 
 
-def fold(decisions: Iterable[Decision], answers: Iterable[Approval], acts: Iterable[DecisionAct]) -> Decisions:
-    """Return the fold of records in order of the log."""
-    folded = Decisions()
+def fold(
+    decisions: Iterable[Decision],
+    answers: Iterable[Approval],
+    acts: Iterable[DecisionAct],
+    keys: TrustedKeys | None = None,
+) -> Decisions:
+    """Return the fold of records in order of the log. `keys`: those whose signatures make an answer count."""
+    folded = Decisions(keys=keys or TrustedKeys())
     for decision in decisions:
         if folded.by_id.setdefault(decision["event_id"], decision) is decision and decision["action"] != "hold":
             folded.newest[key_of(decision)] = decision["event_id"]
-    for answer in {one["event_id"]: one for one in answers}.values():
+    newest: dict[str, Approval] = {}
+    for answer in answers:
+        newest[answer["event_id"]] = folded.keys.chosen(newest.get(answer["event_id"]), answer)
+    for answer in newest.values():
         folded.answers.setdefault(answer["decision_id"], []).append(answer)
     for act in {one["event_id"]: one for one in acts}.values():
         folded.acts.setdefault(act["decision_id"], []).append(act)

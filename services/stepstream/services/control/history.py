@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from stepstream.services.control.decide.records import Canary, History, Lever, Past, Promotion
 from stepstream.services.control.scope import Scope, Serving, scope_of
+from stepstream.services.control.signatures import TrustedKeys
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.events import Approval, Decision, DecisionAct, Harness
 from stepstream.versions.harnesses import served_harnesses
@@ -31,6 +32,8 @@ class DecisionLog:
     """Acts by decision and id."""
     answers: dict[str, dict[str, Approval]] = field(default_factory=dict)
     """Answers by decision and id."""
+    keys: TrustedKeys = field(default_factory=TrustedKeys)
+    """Keys whose signatures make an answer count."""
 
     def add(self, topic: str, record: Any) -> None:
         """Add one record."""
@@ -39,7 +42,8 @@ class DecisionLog:
         elif topic == DECISION_ACTS:
             self.acts.setdefault(record["decision_id"], {})[record["event_id"]] = record
         elif topic == APPROVALS:
-            self.answers.setdefault(record["decision_id"], {})[record["event_id"]] = record
+            answers = self.answers.setdefault(record["decision_id"], {})
+            answers[record["event_id"]] = self.keys.chosen(answers.get(record["event_id"]), record)
 
     def _add_decision(self, decision: Decision) -> None:
         if decision["action"] != "hold":
@@ -62,8 +66,14 @@ class DecisionLog:
         return sorted(self.acts.get(decision_id, {}).values(), key=_order)
 
     def answers_to(self, decision_id: str) -> list[Approval]:
-        """Return the answers to a decision, the oldest first."""
-        return sorted(self.answers.get(decision_id, {}).values(), key=_order)
+        """Return the answers to a decision, the oldest first; before its first act, forged ones are `refused`."""
+        answers = sorted(self.answers.get(decision_id, {}).values(), key=_order)
+        return answers if self.acts.get(decision_id) else self.keys.checked(answers)
+
+    def newly_refused(self, decision_id: str) -> list[Approval]:
+        """Return the answers that `answers_to` refuses, and the log does not."""
+        known = self.answers.get(decision_id, {})
+        return [one for one in self.answers_to(decision_id) if one["refused"] and not known[one["event_id"]]["refused"]]
 
     def state_of(self, decision: Decision) -> str:
         """Return the state of the newest act; without one, `awaiting`."""

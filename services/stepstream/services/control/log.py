@@ -8,6 +8,7 @@ from stepstream.config import Settings
 from stepstream.services.control.acts import Record
 from stepstream.services.control.history import DecisionLog
 from stepstream.services.control.scope import Scope, Serving, active_alarms, training_key
+from stepstream.services.control.signatures import TrustedKeys
 from stepstream.topics.catalogue import (
     ALARMS,
     APPROVALS,
@@ -41,8 +42,9 @@ class ControlLog(AbstractContextManager["ControlLog"]):
 
         Raises:
             KafkaException: a topic is missing, or no broker answers.
+            SettingsError: `control.trusted_keys` has a key twice.
         """
-        self.decisions = DecisionLog()
+        self.decisions = DecisionLog(keys=TrustedKeys(settings.control.trusted_keys))
         self._stack = ExitStack()
         self._tables = {
             topic: self._stack.enter_context(Table(settings, topic))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepstream.config import Settings
+from stepstream.crypto.signatures import BadKey
 from stepstream.services.inference import metrics
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.topics.events import Checkpoint, Track
 from stepstream.versions.fetch import Lookup, fetch_adapter, fetch_base, fetch_version, prune_cache
 from stepstream.versions.layout import VersionRejected, name_of
 from stepstream.versions.shared_memory import NotShared, SharedVersionReader
-from stepstream.versions.signing import BadKey
 
 _log = logging.getLogger(__name__)
 _RECENT = 8

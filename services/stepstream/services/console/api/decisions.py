@@ -70,6 +70,7 @@ def answer_decision(call: Call) -> Done:
             comment=str(call.body.get("comment") or "")[:1000],
             event_id=new_event_id(),
             now_us=now_us(),
+            key=call.services.decisions.signing_key,
         )
     except UnknownDecision as error:
         raise BadRequest(str(error)) from None
