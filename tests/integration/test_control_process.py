@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import httpx
@@ -19,6 +19,7 @@ from webhook_receiver import SECRET, Receiver
 from stepstream.config import Settings
 from stepstream.crypto.signatures import create_key
 from stepstream.embedded.stack import Stack
+from stepstream.services.control.decide.decide import NO_STORE
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.codec import Codec
 from stepstream.topics.events import new_approval
@@ -87,6 +88,33 @@ def test_of_two_controllers_one_acts_and_the_other_goes_on_when_it_is_killed(wor
     assert len(decided) == len(set(decided))
     assert len(done) == len(set(done)) == 2, "each once"
     assert [one["action"] for one in world.rollouts("two")] == ["promote", "canary", "promote"]
+
+
+def test_an_outage_of_the_store_is_one_decision_to_hold_also_after_a_restart(world: World, stack: Stack) -> None:
+    world.apply_policy("away")
+
+    def reasons() -> list[str]:
+        return [one["reason"] for _, one in world.records(DECISIONS) if one["model"] == "away"]
+
+    first, second = world.controller("first"), world.controller("second")
+    with ExitStack() as ends:
+        ends.enter_context(first)
+        world.publish("away", 1)
+        world.serve("away", 24, 6)
+        wait_until(lambda: reasons() != [], "it decides")
+        stack.stop_process("store")
+        try:
+            wait_until(lambda: NO_STORE in reasons(), lambda: f"{reasons()}")
+            first.kill()
+            second.launch()
+            ends.callback(second.stop)
+            wait_until(lambda: second.log_text.count("nothing was decided") > 2, lambda: second.log_text)
+        finally:
+            stack.start_process("store")
+        wait_until(lambda: reasons()[-1] != NO_STORE, lambda: f"{reasons()}")
+        assert reasons().count(NO_STORE) == 1
+        world.publish("away", 2, 1)
+        wait_until(lambda: world.actions("away") == [("canary", "2", "done")], lambda: f"{world.actions('away')}")
 
 
 def test_people_are_notified_and_what_they_approve_is_done_once(

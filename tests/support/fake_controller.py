@@ -80,6 +80,8 @@ class World:
         self.steps = Steps(kill_at)
         self.spends, self.settings = Spent(), Settings()
         self.is_frozen = False
+        self.store_fault: Exception | None = None
+        """Raised by each query; None: the store answers."""
         self.policy, self._statistics = f"own_rules = {list(own_rules)}\n{LIMITS}{policy}", statistics
 
     def decisions(self) -> DecisionLog:
@@ -179,13 +181,19 @@ class Queries:
         self._world = world
 
     def scopes(self, _since_us: int) -> list[Scope]:
+        self._answer()
         return [SCOPE]
 
     def statistics(self, _scope: Scope, _position: Any, at_us: int, *_: Any) -> Statistics:
+        self._answer()
         return self._world.statistics(at_us)
 
     def promoted_by_hand(self, _model: str) -> list[Any]:
         return []
+
+    def _answer(self) -> None:
+        if self._world.store_fault is not None:
+            raise self._world.store_fault
 
 
 class Sink:

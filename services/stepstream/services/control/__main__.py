@@ -6,18 +6,16 @@ Several may run: one acts, the others wait. One that is killed or fenced leaves 
 import logging
 from contextlib import ExitStack, closing
 
-from clickhouse_connect.driver.exceptions import ClickHouseError
 from confluent_kafka import KafkaException
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run, serve_metrics
-from stepstream.jobs.clickhouse.connection import StoreUnavailableError
 from stepstream.services.control import metrics
 from stepstream.services.control.app import Controller
 from stepstream.services.control.leadership import TRANSACTIONAL_ID, Leadership
 from stepstream.services.control.log import ControlLog, NotCurrent
 from stepstream.services.control.proposals import Proposals
-from stepstream.services.control.queries import StoreQueries
+from stepstream.services.control.queries import STORE_FAULTS, StoreQueries
 from stepstream.services.control.sink_position import SinkPosition
 from stepstream.services.control.webhook import Webhook, open_webhook
 from stepstream.topics.access import wait_for_access
@@ -94,7 +92,7 @@ def _run_once(controller: Controller) -> str:
     """Decide once; return why that failed, empty: it did not. The next cycle tries again."""
     try:
         controller.run_once()
-    except (StoreUnavailableError, ClickHouseError, NotCurrent) as error:
+    except (*STORE_FAULTS, NotCurrent) as error:
         metrics.FAILED.inc()
         fault = (str(error).splitlines() or [type(error).__name__])[0]
         log.warning("nothing was decided: %s", fault)

@@ -18,14 +18,14 @@ from stepstream.services.control import acts, metrics
 from stepstream.services.control.acts import Record
 from stepstream.services.control.approvals import approval_state, newest_decision_id, uncounted
 from stepstream.services.control.approved import approved_version
-from stepstream.services.control.decide.decide import decide
+from stepstream.services.control.decide.decide import NO_STORE, decide, hold_without_store
 from stepstream.services.control.decide.event import event_of
 from stepstream.services.control.decide.records import History
 from stepstream.services.control.history import STARTED, DecisionLog, canary_shares, history_of, weights_owner
 from stepstream.services.control.log import ControlLog
 from stepstream.services.control.policies import Policies, PolicyInForce
 from stepstream.services.control.proposals import Proposals, is_search
-from stepstream.services.control.queries import StoreQueries
+from stepstream.services.control.queries import STORE_FAULTS, StoreQueries
 from stepstream.services.control.recording import Recording
 from stepstream.services.control.revisions import Revisions
 from stepstream.services.control.scope import Scope, Serving, scope_of
@@ -67,7 +67,7 @@ class Controller:
             self._notify(decision, "awaiting")
 
     def run_once(self) -> None:
-        """Decide once for each scope.
+        """Decide once for each scope; while the store does not answer, to hold.
 
         Raises:
             Fenced: another controller took over; nothing of the last transaction took effect.
@@ -75,14 +75,37 @@ class Controller:
             KafkaException: Kafka does not answer.
         """
         self._log.read()
-        at_us = now_us()
-        scopes = self._queries.scopes(at_us - round(self._settings.control.window_s * 1e6))
-        covered = [(scope, found) for scope in scopes if (found := self._policies.find(scope, self._log.policies()))]
-        metrics.SCOPES.set(len(covered))
         self._refuse_answers()  # first: once a decision has an act, signatures are not checked any more
-        self._end_waiting()
-        for scope, in_force in covered:
-            self._decide(scope, in_force, [scope for scope, _ in covered])
+        at_us = now_us()
+        since_us = at_us - round(self._settings.control.window_s * 1e6)
+        undecided: Sequence[Scope] = self._log.decisions.scopes_since(since_us)
+        try:
+            covered = self._covered(self._queries.scopes(since_us))
+            metrics.SCOPES.set(len(covered))
+            undecided = scopes = [scope for scope, _ in covered]
+            self._end_waiting()
+            for number, (scope, in_force) in enumerate(covered):
+                undecided = scopes[number:]
+                self._decide(scope, in_force, scopes)
+        except STORE_FAULTS:
+            for scope, in_force in self._covered(undecided):
+                self._hold_without_store(scope, in_force)
+            raise
+
+    def _covered(self, scopes: Iterable[Scope]) -> list[tuple[Scope, PolicyInForce]]:
+        """Return the scopes that a policy covers."""
+        return [(scope, found) for scope in scopes if (found := self._policies.find(scope, self._log.policies()))]
+
+    def _hold_without_store(self, scope: Scope, in_force: PolicyInForce) -> None:
+        """Publish the decision to hold, once for each outage: it is the newest of the scope until the store is back."""
+        newest = self._log.decisions.newest_of(scope)
+        before, at_us = "", now_us()
+        if newest is not None:
+            if newest["reason"] == NO_STORE:
+                return
+            before, at_us = newest["event_id"], max(at_us, newest["occurred_at_us"] + 1)
+        decision = event_of(hold_without_store(scope, at_us, before, in_force.policy, in_force.own))
+        self._publish([acts.decision_record(decision)])
 
     def _end_waiting(self) -> None:
         """Do, reject or let expire the decisions that waited for people; go on with the search for a proposal."""

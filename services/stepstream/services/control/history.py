@@ -57,6 +57,16 @@ class DecisionLog:
         """Return the decisions of a scope other than `hold`, the oldest first."""
         return sorted((one for one in self.pulls.values() if scope_of(one) == scope), key=_order)
 
+    def newest_of(self, scope: Scope) -> Decision | None:
+        """Return the newest decision of a scope, also `hold`; None: there is none."""
+        found = [one for one in (*self.pulls_of(scope), self.holds.get(scope)) if one is not None]
+        return max(found, key=_order, default=None)
+
+    def scopes_since(self, since_us: int) -> list[Scope]:
+        """Return the scopes with a decision since a time, in microseconds, by name."""
+        decisions = (*self.pulls.values(), *self.holds.values())
+        return sorted({scope_of(one) for one in decisions if one["occurred_at_us"] >= since_us})
+
     def in_order(self) -> list[Decision]:
         """Return the decisions other than `hold` of all scopes, the oldest first."""
         return sorted(self.pulls.values(), key=_order)

@@ -9,7 +9,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls
 from stepstream.config import Settings
-from stepstream.jobs.clickhouse.connection import connect
+from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.jobs.rewards.builtin_components import MALFORMED
 from stepstream.services.control.approved import ApprovedVersion
 from stepstream.services.control.decide.records import Canary, Groups
@@ -18,6 +18,9 @@ from stepstream.services.control.scope import Scope
 from stepstream.services.control.statistics import OutcomeRow, Position, Statistics, ToolRow
 
 log = logging.getLogger(__name__)
+
+STORE_FAULTS = (StoreUnavailableError, ClickHouseError)
+"""Raised while the store does not answer."""
 
 _TIMEOUT_S = 30.0
 _MOST_OUTCOMES = 50_000

@@ -25,12 +25,15 @@ from stepstream.services.control.decide.records import (
     History,
     Lever,
     Snapshot,
+    Source,
     inputs_digest,
     rounded,
 )
 from stepstream.topics.ids import derived_id
 
 JOB = "control@1"
+NO_STORE = "the statistics store does not answer"
+"""Reason of `hold_without_store`. Users of a tenant read it, so it names no address and no query."""
 
 
 def decide(snapshot: Snapshot, history: History, policy: ControlPolicy, own: Sequence[OwnRule] = ()) -> Decision:
@@ -38,6 +41,24 @@ def decide(snapshot: Snapshot, history: History, policy: ControlPolicy, own: Seq
     decision = replace(_choose(snapshot, history, policy, own), policy_hash=policy_hash(policy, own))
     origin = (inputs_digest(snapshot, history), decision.policy_hash, decision.rule, decision.action, decision.target)
     return replace(decision, id=derived_id(JOB, *origin, tenant=snapshot.tenant))
+
+
+def hold_without_store(
+    scope: tuple[str, str, str], at_us: int, before: str, policy: ControlPolicy, own: Sequence[OwnRule] = ()
+) -> Decision:
+    """Return the decision to hold while there are no statistics. Its id does not depend on the time.
+
+    Args:
+        scope: tenant, agent and model.
+        at_us: time of the decision.
+        before: id of the newest decision of the scope. Controllers that meet the same outage know the same one.
+        policy: policy of the scope.
+        own: the loaded rules of the policy.
+    """
+    snapshot = Snapshot(*scope, at_us=at_us, complete_until_us=0, source=Source("", ""))
+    held = replace(_hold(NO_STORE, [], snapshot), policy_hash=policy_hash(policy, own))
+    tenant, *names = scope
+    return replace(held, id=derived_id(JOB, *names, before, NO_STORE, held.policy_hash, tenant=tenant))
 
 
 def _choose(snapshot: Snapshot, history: History, policy: ControlPolicy, own: Sequence[OwnRule]) -> Decision:
