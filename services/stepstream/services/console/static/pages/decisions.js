@@ -58,7 +58,7 @@ const details = (row, context) => html`
     <p>${row.rule ? `Rule ${row.rule}: ` : ""}${parts(row.reason)}</p>
     <p class="note">Cost ${decimal(row.cost, 1)}, reaches at most ${percent(row.blast_radius)} of trajectories. Policy ${row.policy_hash.slice(0, 12)}. ${row.undo ? html`Undo: ${parts(row.undo)}.` : ""}</p>
     ${row.approvals ? html`<p>${row.approvals} of ${row.roles.join(", ")} must approve, until ${time(row.watched_until_us)}.</p>` : ""}
-    ${row.answers.map((/** @type {any} */ one) => html`<p class=${one.refused ? "bad" : ""}>${parts(one.author)} (${one.role || "unknown role"}) ${one.verdict} it${one.comment ? html`: ${parts(one.comment)}` : ""}${one.refused ? `. It does not count: ${one.refused}` : ""}</p>`)}
+    ${row.answers.map((/** @type {any} */ one) => html`<p class=${one.refused ? "bad" : ""}>${parts(one.author)} (${one.role || "unknown role"}) ${one.verdict} it${one.comment ? html`: ${parts(one.comment)}` : ""}${one.signature ? `, signed by key ${one.signature.key_id}` : ""}${one.refused ? `. It does not count: ${one.refused}` : ""}</p>`)}
     ${row.acts.map((/** @type {any} */ one) => html`<p class=${MARKS[one.state] ?? ""}>${one.state} ${time(one.occurred_at_us)}: ${parts([one.description, one.reason].filter(Boolean).join("; "))}</p>`)}
     ${buttons(row, context)}`, { wide: true, note: time(row.at_us) })}
   ${card("Evidence", table("Evidence", [
