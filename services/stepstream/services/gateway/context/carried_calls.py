@@ -23,6 +23,10 @@ _LEAST_ID = 16
 class Carried(Protocol):
     """Finds the steps of carried calls; `CarriedCalls` is the implementation."""
 
+    def is_empty(self) -> bool:
+        """Return True if `find` finds nothing, as in a gateway that receives telemetry only."""
+        ...
+
     def find(self, tenant: str, names: Sequence[str]) -> tuple[str, int] | None:
         """Return the trajectory and index of a call; None: no gateway of this folder carried it."""
         ...
@@ -55,10 +59,12 @@ class CarriedCalls:
             for name in names:
                 self._file.put(_key(tenant, name), value)
 
+    def is_empty(self) -> bool:
+        """Return True if no gateway of this folder has recorded a call."""
+        return self._file.is_empty()
+
     def find(self, tenant: str, names: Sequence[str]) -> tuple[str, int] | None:
         """Return the trajectory and index of a call; None: unknown."""
-        if self._file.is_empty():  # the usual case of a gateway that receives telemetry only
-            return None
         for name in names:
             value = self._file.get(_key(tenant, name))
             if value is not None:

@@ -70,7 +70,7 @@ class PlainStepWriter:
         calls = trace.calls
         span_index, trace_id, tenant = self._span_index, trace.trace_id, defaults.tenant
         names = [call_ids(call.response_id, trace_id, call.span_id) for call in calls]
-        if any(span_index.carried_step(tenant, of_call) is not None for of_call in names):
+        if span_index.has_carried_steps() and any(span_index.carried_step(tenant, of_call) for of_call in names):
             return None
         key, trajectory = avro_string(trace_id.encode()), span_index.trajectory(tenant, trace_id)
         if trajectory is None:

@@ -37,6 +37,8 @@ class IntakeResult:
     """Result of one request."""
 
     records: list[AssembledRecord | EncodedEvent] = field(default_factory=list)
+    open_traces: Collection[str] = ()
+    """Ids of the traces of which `records` has parts, which wait for the rest."""
     rejected: int = 0
     reason: str = ""
 
@@ -96,6 +98,7 @@ class Intake:
                 open_ids.append(trace_id)
         if open_ids:
             parts = yield from split_traces(request, set(open_ids))
+            result.open_traces = parts.keys()
             result.records += self._parts("traces", parts, defaults, now_us)
         return result
 
@@ -118,6 +121,7 @@ class Intake:
                 result.reject(f"{log.name} has no trace and span: record it while the span of its call is active")
         if open_ids:
             parts = yield from split_logs(request, open_ids)
+            result.open_traces = parts.keys()
             result.records += self._parts("logs", parts, defaults, now_us)
         return result
 

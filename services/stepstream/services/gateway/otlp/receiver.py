@@ -5,6 +5,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -28,7 +29,6 @@ from stepstream.services.gateway.otlp.open_traces import OpenTraces
 from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
-from stepstream.topics.catalogue import OPEN_TRACES
 from stepstream.topics.ids import new_event_id, now_us
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ PATHS = ("/v1/traces", "/v1/logs")
 LONG_BYTES = 64 * 1024
 """Longer compressed bodies are inflated in a thread, which frees the interpreter meanwhile."""
 RETRY_AFTER = (b"retry-after", b"2")
+_topic_of = attrgetter("topic")
 
 GrantOf = Callable[[Scope], Grant]
 """Returns what a request may do; raises GatewayError if its key lacks the scope."""
@@ -151,9 +152,8 @@ class OtlpReceiver:
             result = yield from self._intake.traces((yield from wire.traces(body, kind)), defaults, now_us())
         else:
             result = yield from self._intake.logs((yield from wire.logs(body, kind)), defaults, now_us())
-        for record in result.records:
-            if record.topic == OPEN_TRACES:
-                self._open.expect(defaults.tenant, record.key)
+        for trace_id in result.open_traces:
+            self._open.expect(defaults.tenant, trace_id)
         return result
 
     def _defaults(self, scope: Scope) -> Defaults:
@@ -186,7 +186,7 @@ class OtlpReceiver:
                     if fault.retry:
                         raise
                     reasons.append(str(fault))
-        for topic, count in Counter(record.topic for record in records).items():
+        for topic, count in Counter(map(_topic_of, records)).items():
             self._counts.records.labels(topic).inc(count)
         return reasons
 

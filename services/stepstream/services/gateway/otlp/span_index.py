@@ -89,6 +89,10 @@ class SpanIndex:
             if len(self._responses) > 4 * self._limit:
                 self._responses.popitem(last=False)
 
+    def has_carried_steps(self) -> bool:
+        """Return True if `carried_step` may find one."""
+        return self._carried is not None and not self._carried.is_empty()
+
     def carried_step(self, tenant: str, call_ids: Sequence[str]) -> tuple[str, int] | None:
         """Return the trajectory and index of the step that the gateway recorded of a call; None: there is none."""
         return self._carried.find(tenant, call_ids) if self._carried is not None else None
