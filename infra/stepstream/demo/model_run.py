@@ -115,25 +115,30 @@ class ModelDemo:
         The check has tasks of its own, so that the later evaluation does not decide when learning ends.
         """
         needed = min(1.0, self._settings.demo.target + _CHECK_MARGIN)
-        tried = self._root
+        tried, last = self._root, "none was checked"
         while True:
             with self._phase("learn"):
                 self._agent.start()
                 try:
-                    self._wait_for_success(tried, began)
+                    self._wait_for_success(tried, began, last)
                 finally:
                     self._agent.stop()
             with self._phase("check"):
                 tried = self._served()
                 self._models("promote", f"{self._model}@{tried}")
                 rate = self._agent.evaluate(self._settings.demo.held_out // 2, first=self._settings.demo.held_out)
-            self._view.print_line(f"success of version {tried} in the check: {percent(rate)} of {100 * needed:.0f} %")
+            last = f"success of version {tried} in the check: {percent(rate)} of {100 * needed:.0f} %"
+            self._view.print_line(last)
             if rate.value is not None and rate.value >= needed:
                 return tried
             self._models("follow", self._model)
 
-    def _wait_for_success(self, tried: int, began: float) -> None:
-        """Block until training success is near the target and versions after `tried` are served, enough in all."""
+    def _wait_for_success(self, tried: int, began: float, last: str) -> None:
+        """Block until training success is near the target and versions after `tried` are served, enough in all.
+
+        Raises:
+            TargetMissed: the deadline passed first; the error gives `last`, the outcome of the last check.
+        """
         demo = self._settings.demo
         while True:
             snapshot = self._stats.snapshot()
@@ -145,9 +150,9 @@ class ModelDemo:
                 return
             if elapsed > demo.deadline_s:
                 raise TargetMissed(
-                    f"success is {percent(recent)} after {elapsed:.0f} s and {self._stats.swaps()} swaps, below the "
-                    f"target of {100 * demo.target:.0f} %: see the logs in {self._settings.paths.data / 'logs'}, or "
-                    "raise STEPSTREAM_DEMO_DEADLINE_S"
+                    f"no version has passed the check on held-out tasks after {elapsed:.0f} s and "
+                    f"{self._stats.swaps()} swaps ({last}; success in training: {percent(recent)}): see the logs in "
+                    f"{self._settings.paths.data / 'logs'}, or raise STEPSTREAM_DEMO_DEADLINE_S"
                 )
             self._wait(_REFRESH_S)
 
