@@ -24,7 +24,7 @@ _WAIT_S = 1.0
 """Longest wait for records; a position that moves without records is reported this late."""
 _FULL_FETCH_BYTES = 1 << 20
 """Size at which the broker answers at once a worker that fills its fetches."""
-_PARTIAL_WAIT_MS = 20
+_PARTIAL_WAIT_MS = 200
 """Longest wait at the broker of a request for a part of the partitions."""
 
 Deliver = Callable[[Any], Awaitable[None]]

@@ -13,7 +13,7 @@ BUSY, IDLE = TopicPartition("steps", 0), TopicPartition("feedback", 0)
 
 
 @pytest.mark.parametrize(
-    ("waiting_here", "requested", "wait_ms"), [((), {"steps", "feedback"}, 1500), ((BUSY,), {"feedback"}, 20)]
+    ("waiting_here", "requested", "wait_ms"), [((), {"steps", "feedback"}, 1500), ((BUSY,), {"feedback"}, 200)]
 )
 def test_only_a_request_for_all_partitions_waits_long(
     waiting_here: tuple[TopicPartition, ...], requested: set[str], wait_ms: int
