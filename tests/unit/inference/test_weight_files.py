@@ -9,7 +9,12 @@ import torch
 from safetensors.torch import save_file
 
 from stepstream.services.inference.engine import CheckpointRefusedError
-from stepstream.services.inference.weight_files import check_finite, check_same_shapes, read_weights
+from stepstream.services.inference.weight_files import (
+    check_adapters_fit,
+    check_finite,
+    check_same_shapes,
+    read_weights,
+)
 
 
 def sharded(folder: Path, shards: Mapping[str, Mapping[str, torch.Tensor]]) -> Path:
@@ -82,3 +87,31 @@ def test_other_names_and_shapes_are_refused(tmp_path: Path) -> None:
         folder = weights(name, tensors)
         with pytest.raises(CheckpointRefusedError, match="the served version's has"):
             check_same_shapes(folder, read_weights(folder), served)
+
+
+def test_adapters_that_do_not_fit_their_base_are_refused(tmp_path: Path) -> None:
+    """vLLM would serve a matrix that is too small, with zeros in the rest."""
+    layer = "base_model.model.model.layers.0.mlp.up_proj"
+    base = read_weights(
+        sharded(tmp_path / "base", {"a.safetensors": {"model.layers.0.mlp.up_proj.weight": torch.ones(6, 4)}})
+    )
+
+    def check(a: tuple[int, ...] | None, b: tuple[int, ...] | None, *, turned: bool = False, name: str = layer) -> None:
+        shapes = {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
+        tensors = {key: torch.ones(shape) for key, shape in shapes.items() if shape is not None}
+        save_file(tensors, tmp_path / "adapter_model.safetensors")
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"fan_in_fan_out": turned}))
+        check_adapters_fit(tmp_path, read_weights(tmp_path, single="adapter_model.safetensors"), base)
+
+    check((2, 4), (6, 2))
+    check((2, 6), (4, 2), turned=True)
+    check((2, 9), (9, 2), name="base_model.model.renamed")
+    for a, b in (((2, 3), (6, 2)), ((2, 4), (5, 2)), ((2, 6), (4, 2))):
+        with pytest.raises(CheckpointRefusedError, match=r"up_proj fit a weight of the shape .* has \(6, 4\)"):
+            check(a, b)
+    for a, b in (((2, 4), (6, 3)), ((2, 4), None), (None, (6, 2)), ((4,), (6, 2)), ((0, 4), (6, 0))):
+        with pytest.raises(CheckpointRefusedError, match=r"lora_A and lora_B of .*up_proj have the shapes"):
+            check(a, b)
+    (tmp_path / "adapter_config.json").unlink()
+    with pytest.raises(CheckpointRefusedError, match=r"adapter_config\.json cannot be read"):
+        check_adapters_fit(tmp_path, {}, base)

@@ -26,7 +26,13 @@ from stepstream.services.inference.engine import (
     VersionSpan,
 )
 from stepstream.services.inference.vllm_process import URL, VllmProcess
-from stepstream.services.inference.weight_files import TensorEntry, check_finite, check_same_shapes, read_weights
+from stepstream.services.inference.weight_files import (
+    TensorEntry,
+    check_adapters_fit,
+    check_finite,
+    check_same_shapes,
+    read_weights,
+)
 
 _log = logging.getLogger(__name__)
 _SWAP_S = 600.0
@@ -91,7 +97,7 @@ class VllmEngine(Engine):
             raise CheckpointRefusedError(f"{folder}: vLLM serves no adapters yet: {needed}")
         if self._adapters.get(version) == folder:
             return
-        await asyncio.to_thread(_check_adapter, folder)
+        await asyncio.to_thread(_check_adapters, folder, self._tensors)
         await self.unload_adapter(version)  # of another folder
         name = self._adapter_name(version)
         await self._update_adapters("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
@@ -234,8 +240,10 @@ def _chunk(reply: Mapping[str, Any], params: SamplingParams, mask: SamplingMask 
     )
 
 
-def _check_adapter(folder: Path) -> None:
-    check_finite(folder, read_weights(folder, single="adapter_model.safetensors"))
+def _check_adapters(folder: Path, base: dict[str, TensorEntry]) -> None:
+    adapters = read_weights(folder, single="adapter_model.safetensors")
+    check_adapters_fit(folder, adapters, base)
+    check_finite(folder, adapters)
 
 
 def _digests(folder: Path) -> dict[str, str]:

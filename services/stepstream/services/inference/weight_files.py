@@ -80,6 +80,34 @@ def check_same_shapes(folder: Path, tensors: dict[str, TensorEntry], served: dic
             )
 
 
+def check_adapters_fit(folder: Path, adapters: dict[str, TensorEntry], base: dict[str, TensorEntry]) -> None:
+    """Compare the shapes of adapters in PEFT's layout with the weights that they are added to.
+
+    vLLM copies a matrix that is too small into its buffer without an error. Layers that the base's files name in
+    another way than PEFT, or hold quantised, are vLLM's to check.
+
+    Raises:
+        CheckpointRefusedError: a matrix is missing or does not fit; the message names its layer.
+    """
+    try:
+        turned = bool(json.loads((folder / "adapter_config.json").read_bytes()).get("fan_in_fan_out"))
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointRefusedError(f"{folder}: adapter_config.json cannot be read: {error}") from error
+    ends = (".lora_A.weight", ".lora_B.weight")
+    layers = {name.removesuffix(end) for name in adapters for end in ends if name.endswith(end)}
+    for layer in sorted(layers):
+        pair = [adapters.get(layer + end) for end in ends]
+        a, b = ((0, 0) if entry is None else entry.shape for entry in pair)
+        if len(a) != 2 or len(b) != 2 or a[0] != b[1] or not a[0]:
+            raise CheckpointRefusedError(f"{folder}: lora_A and lora_B of {layer} have the shapes {a} and {b}")
+        weight = base.get(f"{layer.removeprefix('base_model.model.')}.weight")
+        change = (a[1], b[0]) if turned else (b[0], a[1])
+        if weight is not None and weight.dtype in _EXPONENTS and weight.shape != change:
+            raise CheckpointRefusedError(
+                f"{folder}: the adapters of {layer} fit a weight of the shape {change}, the base's has {weight.shape}"
+            )
+
+
 def check_finite(folder: Path, tensors: dict[str, TensorEntry]) -> None:
     """Look at every value; reads all files once.
 
