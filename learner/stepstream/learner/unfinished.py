@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stepstream.core.object_store import is_remote, read_objects, remove, write_object
+from stepstream.learner.model.checkpoint import make_parents
 from stepstream.topics.events import Checkpoint
 from stepstream.topics.ids import now_us
 
@@ -145,7 +146,7 @@ def _remove_remote(root: str, named: Collection[str], owner: str) -> Iterator[st
 
 def _locked(marker: Path) -> int:
     """Create a marker and lock it; return its file descriptor."""
-    marker.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(marker)
     while True:
         handle = os.open(marker, os.O_RDWR | os.O_CREAT, 0o644)
         try:

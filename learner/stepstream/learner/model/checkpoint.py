@@ -201,17 +201,28 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def make_parents(target: Path) -> None:
+    """Create the folders of a version's model and of all models, if they do not exist, readable by every user.
+
+    Workers run as other users: the umask must not hide the versions from them. Folders above keep the umask's rights.
+    """
+    for folder in (target.parent.parent, target.parent):
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o755)
+
+
 @contextmanager
 def _atomic_folder(target: Path) -> Iterator[Path]:
     """Yield a scratch folder and rename it to `target`, durably, when the block ends without a fault.
 
     An existing `target` was left by a crash before its event was sent. No event names it, so it is replaced.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(target)
     scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
         yield scratch
-        # Workers run as other users: the umask must not hide the files from them.
+        # As in `make_parents`.
         for path in scratch.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
             _sync(path)

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from stepstream.learner.model import checkpoint
 from stepstream.learner.model.checkpoint import CheckpointFault, StoredWeights, describe, folder_of, verify, write_root
+from stepstream.learner.unfinished import marked_folder
 
 
 @pytest.fixture
@@ -47,13 +48,15 @@ def test_a_root_has_what_is_served_with_roles_and_an_index(model: Path, tmp_path
 def test_another_user_can_read_a_version_whatever_the_umask(model: Path, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        write_root(model, tmp_path / "m/0")
+        with marked_folder(tmp_path / "data/checkpoints/m/0"):
+            write_root(model, tmp_path / "data/checkpoints/m/0")
+        write_root(model, tmp_path / "unmarked/m/0")
     finally:
         os.umask(before)
-    modes = {
-        path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "m/0", *(tmp_path / "m/0").rglob("*")]
-    }
-    assert modes == {True: 0o755, False: 0o644}
+    for folder in (tmp_path / "data/checkpoints", tmp_path / "unmarked"):
+        modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]}
+        assert modes == {(True, 0o755), (False, 0o644)}
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700, "it is not the learner's to open"
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "config.json"])
