@@ -18,6 +18,7 @@ from stepstream.sdk.handle import TrajectoryHandle
 from stepstream.sdk.model_updates import ModelSubscription, subscribe_models
 from stepstream.sdk.recorder import MemorySink, close, configure, flush, recorder
 from stepstream.sdk.step import Step
+from stepstream.sdk.tool_versions import tool_versions
 from stepstream.sdk.tools import tool, tool_use
 from stepstream.sdk.trajectory import Trajectory, current_step
 from stepstream.versions.updates import ModelUpdate
@@ -46,6 +47,7 @@ __all__ = [
     "subscribe_models",
     "tool",
     "tool_use",
+    "tool_versions",
     "trajectory",
     "uninstrument",
 ]

@@ -54,6 +54,8 @@ class Trajectory:
         self._last_index = -1
         self.uses_gateway = False
         """True after `headers`: the gateway records and counts the steps."""
+        self.tool_versions: dict[str, str] = {}
+        """Pinned version of each tool, by the newest response that `sdk.tool_versions` read; empty: none is pinned."""
 
     def step(
         self,

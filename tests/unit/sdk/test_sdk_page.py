@@ -42,7 +42,7 @@ def test_programs_of_the_page_run(title: str, program: str, sink: sdk.MemorySink
 
 
 def test_every_program_of_the_page_is_found() -> None:
-    assert len(PROGRAMS) == PAGE.count("```python\n") == 8
+    assert len(PROGRAMS) == PAGE.count("```python\n") == 9
 
 
 def test_the_first_program_records_two_steps_and_a_reward(sink: sdk.MemorySink) -> None:
