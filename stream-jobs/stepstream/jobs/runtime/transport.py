@@ -18,14 +18,13 @@ from yarl import URL
 from stepstream.core.tracing import HEADER
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
+from stepstream.jobs.runtime.fetch_requests import FetchRequests
 from stepstream.jobs.runtime.record import Record, TopicPartition
 
 _WAIT_S = 1.0
 """Longest wait for records; a position that moves without records is reported this late."""
 _FULL_FETCH_BYTES = 1 << 20
 """Size at which the broker answers at once a worker that fills its fetches."""
-_PARTIAL_WAIT_MS = 200
-"""Longest wait at the broker of a request for a part of the partitions."""
 
 Deliver = Callable[[Any], Awaitable[None]]
 StartPositions = Callable[[Set[TopicPartition]], Mapping[TopicPartition, int]]
@@ -123,7 +122,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     async def on_start(self) -> None:
         """Start the consumer."""
         await super().on_start()
-        limit_partial_waits(self._ensure_consumer()._fetcher)
+        self._requests = FetchRequests(self._ensure_consumer()._fetcher)
 
     def member(self) -> GroupMember:
         """Return the current membership."""
@@ -159,6 +158,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = self._ensure_consumer()
         transport = cast(Transport, self.transport)
         member, seeks = self.member(), self._seeks
+        self._requests.release()
         # One call: if another one after it failed, the records of the first would be lost.
         fetched = await self._fetch_records(consumer, active, timeout=wait_s, max_records=transport.max_records)
         moved = self._moved_positions(consumer)
@@ -177,6 +177,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             for m in batch
         ]
         positions = {(self._short(tp.topic), tp.partition): span for tp, span in moved.items()}
+        if len(records) < transport.max_records and not transport.within_s:
+            # No backlog: one request after this fetch is processed gets all that came meanwhile.
+            self._requests.hold()
         return Fetch(member, records, positions)
 
     def _moved_positions(self, consumer: Any) -> dict[Any, tuple[int, int]]:
@@ -202,25 +205,6 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 Transport.Consumer = _Consumer
-
-
-def limit_partial_waits(fetcher: Any) -> None:
-    """Let requests of aiokafka's fetcher for a part of the partitions wait at the broker for `_PARTIAL_WAIT_MS`.
-
-    A node gets one request at a time. While records wait here to be processed for over 0.1 s, a request leaves out
-    their partitions. If the others are idle, as a topic of feedback, it would wait for `fetch_max_wait_ms` (1.5 s in
-    Faust), and no record of the busy partitions would come until then.
-    """
-    find_actions = fetcher._get_actions_per_node
-
-    def find_limited(assignment: Any) -> Any:
-        actions = find_actions(assignment)
-        if fetcher._records:
-            for _, request in actions[0]:
-                request._max_wait_ms = min(request._max_wait_ms, _PARTIAL_WAIT_MS)
-        return actions
-
-    fetcher._get_actions_per_node = find_limited
 
 
 def _traceparent(headers: Iterable[tuple[str, bytes | None]]) -> str:

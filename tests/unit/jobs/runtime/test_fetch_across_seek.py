@@ -1,9 +1,11 @@
 """Let a fetch outlast a rebalance: its records are read again."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiokafka import TopicPartition
 from prometheus_client import REGISTRY
 
@@ -45,9 +47,17 @@ class FakeThread:
 
     def __init__(self) -> None:
         self.client, self.arrived = FakeClient(), asyncio.Event()
+        self.requests: list[str] = []
         self.generation, self._reported, self._seeks = 1, {TP: START}, 0
         self.consumer = SimpleNamespace(flow_active=True)
-        self.transport = SimpleNamespace(prefix="", max_records=10, start_positions=lambda _: {("steps", 6): START})
+        self.transport = SimpleNamespace(
+            prefix="", max_records=10, within_s=0.0, start_positions=lambda _: {("steps", 6): START}
+        )
+        self._requests = SimpleNamespace(hold=self.calls("hold"), release=self.calls("release"))
+
+    def calls(self, name: str) -> Callable[[], None]:
+        """Return a function that notes its call under a name."""
+        return lambda: self.requests.append(name)
 
     def _ensure_consumer(self) -> FakeClient:
         return self.client
@@ -99,5 +109,23 @@ def test_the_lag_counts_offsets_up_to_the_end_of_the_log_that_were_not_fetched_b
         for lag in (3, 2, 1):
             await thread.fetch_once(None, 0.25)
             assert REGISTRY.get_sample_value("stepstream_job_lag_offsets") == lag
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("max_records", "within_s", "requests"),
+    [(10, 0.0, ["release", "hold"]), (1, 0.0, ["release"]), (10, 5.0, ["release"])],
+    ids=["no backlog", "a full fetch: more wait", "the broker collects"],
+)
+def test_requests_are_held_while_a_fetch_without_a_backlog_is_processed(
+    max_records: int, within_s: float, requests: list[str]
+) -> None:
+    async def run() -> None:
+        thread = FakeThread()
+        thread.transport.max_records, thread.transport.within_s = max_records, within_s
+        thread.arrived.set()
+        assert await offsets_of(thread) == ([START], {("steps", 6): (START, START + 1)})
+        assert thread.requests == requests
 
     asyncio.run(run())

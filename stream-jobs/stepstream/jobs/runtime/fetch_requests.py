@@ -1,0 +1,45 @@
+"""Choose when aiokafka's fetcher asks the brokers for records, and for how long such a request may wait.
+
+aiokafka asks again as soon as its records are taken. It then gets those that came until then, often one. All that come
+while a batch is processed wait for the next request, and then for the batch of the request before.
+"""
+
+from typing import Any
+
+PARTIAL_WAIT_MS = 200
+"""Longest wait at the broker of a request for a part of the partitions."""
+
+
+class FetchRequests:
+    """The requests of one fetcher. Use from the fetcher's event loop."""
+
+    def __init__(self, fetcher: Any) -> None:
+        """Take charge of the requests of `fetcher`.
+
+        A node gets one request at a time. While records wait here to be processed for over 0.1 s, a request leaves out
+        their partitions. If the others are idle, as a topic of feedback, it would wait for `fetch_max_wait_ms`, and no
+        record of the busy partitions would come until then. So its wait is limited to `PARTIAL_WAIT_MS`.
+        """
+        self._fetcher = fetcher
+        self._held = False
+        self._find_actions = fetcher._get_actions_per_node
+        fetcher._get_actions_per_node = self._get_actions_per_node
+
+    def hold(self) -> None:
+        """Send no further request until `release`; resets of positions go on."""
+        self._held = True
+
+    def release(self) -> None:
+        """Send requests again, one at once."""
+        if self._held:
+            self._held = False
+            self._fetcher._notify(self._fetcher._wait_consume_future)
+
+    def _get_actions_per_node(self, assignment: Any) -> Any:
+        requests, *others = self._find_actions(assignment)
+        if self._held:
+            requests = []
+        elif self._fetcher._records:
+            for _, request in requests:
+                request._max_wait_ms = min(request._max_wait_ms, PARTIAL_WAIT_MS)
+        return requests, *others
