@@ -67,6 +67,18 @@ def test_data_frames_in_and_out(client: Client, table: str) -> None:
     assert list(frame["s"]) == ["x", "y"]
 
 
+def test_an_answer_is_kept_only_if_the_query_asks(url: str, client: Client, database: str, table: str) -> None:
+    def ask(settings: str) -> bytes:
+        return post(url, f"SELECT count() FROM {table}{settings}".encode(), database=database)[1]
+
+    asks = " SETTINGS use_query_cache = 1, query_cache_ttl = 600"
+    assert ask(asks) == b"0\n"
+    client.insert(table, [row(1)], column_names=NAMES)
+    assert ask(asks) == b"0\n"
+    assert ask("") == b"1\n"
+    assert ask(f"{asks}, max_threads = 1") == b"1\n"
+
+
 def test_json_lines(client: Client, table: str) -> None:
     client.raw_insert(table, ["i", "s"], b'{"i":1,"s":"x"}\n{"i":2,"s":"y"}', fmt="JSONEachRow")
     assert (

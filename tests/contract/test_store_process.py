@@ -84,6 +84,27 @@ def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
                 assert stored == count
 
 
+def test_a_deletion_empties_the_kept_answers(own_store: StoreProcess) -> None:
+    asks = "SELECT a FROM kept SETTINGS use_query_cache = 1, query_cache_ttl = 600"
+    with connection.connect(own_store.settings) as client:
+        client.command("CREATE TABLE kept (a String) ENGINE = MergeTree ORDER BY a")
+        client.insert("kept", [("erased",)], column_names=["a"])
+        assert client.query(asks).result_rows == [("erased",)]
+        client.insert("kept", [("new",)], column_names=["a"])
+        assert client.query(asks).result_rows == [("erased",)]
+        client.command("ALTER TABLE kept DELETE WHERE a = 'erased'", settings={"mutations_sync": 2})
+        assert client.query(asks).result_rows == [("new",)]
+
+
+def test_a_dropped_database_is_created_for_the_next_request(own_store: StoreProcess) -> None:
+    with connection.connect(own_store.settings) as client:
+        assert client.command("SELECT 1") == 1
+        client.command(f"DROP DATABASE {own_store.settings.clickhouse.database} SYNC")
+        for _ in range(3):
+            assert client.query("SELECT currentDatabase()").result_rows == [(own_store.settings.clickhouse.database,)]
+        client.command("CREATE TABLE again (a String) ENGINE = MergeTree ORDER BY a")
+
+
 def test_sigterm_lets_a_running_query_end(own_store: StoreProcess) -> None:
     assert own_store.process is not None
     replies: list[object] = []

@@ -45,8 +45,8 @@ async def read_body(url_sql: bytes, pieces: AsyncIterator[bytes], encoding: str)
         statement = sql.parse(head)
         if statement.kind is Kind.INSERT:
             return Body(statement, _chain(head[statement.data_at :], unpacked))
-    rest = [piece async for piece in unpacked]
-    return Body(sql.parse(head + b"".join(rest)), _chain(b"", unpacked))
+    rest = b"".join([piece async for piece in unpacked])
+    return Body(sql.parse(head + rest) if rest else statement, _chain(b"", unpacked))
 
 
 async def _unpacked(pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:

@@ -1,6 +1,6 @@
-"""Own the data folder: one chDB engine, with a separate connection for each query or session.
+"""Own the data folder: one chDB engine, with a separate connection for each running query or session.
 
-A connection costs a quarter of a millisecond. It holds settings, the current database and temporary tables, so a query
+A connection costs a quarter of a millisecond, and its settings as much. It has temporary tables too, so a query
 without a session cannot affect the next one. Everything here blocks; `run` calls it on threads.
 
 Durability: ClickHouse acknowledges an insert after its part is written and renamed. The page cache survives the
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,21 +208,29 @@ def _lock_folder(path: Path) -> IO[bytes]:
     return lock
 
 
-@contextmanager
-def configured(connection: Connection, request: Request, *, restore: bool) -> Iterator[Connection]:
-    """Apply the request's database and settings to the connection; `restore`: undo them afterwards.
+def configure(connection: Connection, database: str | None, settings: Iterable[tuple[str, str]]) -> None:
+    """Apply a request's database and settings to the connection.
 
     Raises:
         StoreError: the database or a setting is unknown.
     """
-    before = _restoring_statements(connection, request) if restore else []
+    if database:
+        connection.execute(f"USE {identifier(database)}")
+    if changes := ", ".join(f"{name} = {literal(value)}" for name, value in settings):
+        connection.execute(f"SET {changes}")
+
+
+@contextmanager
+def configured(connection: Connection, request: Request) -> Iterator[None]:
+    """Apply the request's database and settings to the connection, and undo them afterwards.
+
+    Raises:
+        StoreError: the database or a setting is unknown.
+    """
+    before = _restoring_statements(connection, request)
     try:
-        if request.database:
-            connection.execute(f"USE {identifier(request.database)}")
-        if request.settings:
-            changes = ", ".join(f"{name} = {literal(value)}" for name, value in request.settings.items())
-            connection.execute(f"SET {changes}")
-        yield connection
+        configure(connection, request.database, request.settings.items())
+        yield
     finally:
         for statement in before:
             connection.execute(statement)

@@ -72,6 +72,14 @@ def reads_only(tree: Tree) -> bool:
     return tree["type"] in _READS
 
 
+def settings_of(tree: Tree) -> dict[str, str]:
+    """Return the settings in the text of a SELECT; of a UNION, those of its last part. Subqueries have their own."""
+    if tree["type"] != "SelectWithUnionQuery":
+        return {}
+    changes = tree["list_of_selects"]["children"][-1].get("settings", {}).get("changes", [])
+    return {change["name"]: str(change["value"].get("value", "")) for change in changes}
+
+
 def is_description(canonical: str) -> bool:
     """Return True for DESCRIBE, EXISTS and SHOW CREATE of a named table, view or database."""
     return _DESCRIPTION.fullmatch(canonical) is not None

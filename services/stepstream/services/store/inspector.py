@@ -3,7 +3,8 @@
 import json
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stepstream.jobs.clickhouse.views import views
 from stepstream.services.store import inspection
@@ -23,6 +24,8 @@ class Verdict:
 
     refusal: str | None
     reads_only: bool
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of a SELECT's text."""
 
 
 class Inspector:
@@ -43,8 +46,8 @@ class Inspector:
             ),
         )
 
-    def check(self, sql: bytes, *, reads_only: bool = False) -> None:
-        """Check one statement.
+    def check(self, sql: bytes, *, reads_only: bool = False) -> Verdict:
+        """Check one statement; return its verdict.
 
         Args:
             sql: the statement; of an INSERT, the part before its data.
@@ -65,6 +68,7 @@ class Inspector:
             raise StoreError(ACCESS_DENIED, f"Not enough privileges: the store refuses {verdict.refusal}")
         if reads_only and not verdict.reads_only:
             raise StoreError(READONLY, "Cannot execute query in readonly mode: GET may only read, use POST")
+        return verdict
 
     def close(self) -> None:
         """Close the connection."""
@@ -84,7 +88,8 @@ class Inspector:
             tree = json.loads(parsed)
         except RecursionError:
             return Verdict("statements that nest so deeply", reads_only=False)
-        return Verdict(inspection.refusal(tree, self._outside, self._views), inspection.reads_only(tree))
+        refusal = inspection.refusal(tree, self._outside, self._views)
+        return Verdict(refusal, inspection.reads_only(tree), inspection.settings_of(tree))
 
     def _value(self, sql: str) -> str:
         return self._connection.execute(sql, "TabSeparatedRaw").body.decode("utf-8", "surrogateescape").rstrip("\n")

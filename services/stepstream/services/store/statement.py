@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from stepstream.services.store.errors import SYNTAX_ERROR, StoreError
 
@@ -16,6 +17,7 @@ STREAMABLE = frozenset(
     {"Native", "TabSeparated", "TSV", "TabSeparatedRaw", "TSVRaw", "CSV", "RowBinary", "JSONEachRow", "NDJSON"}
     | {"JSONLines", "JSONCompactEachRow", "Null"}
 )
+_LONGEST_KEPT = 16_384
 _NO_STREAM = frozenset({"INSERT", "OUTFILE"})
 _AFTER_FORMAT = re.compile(rb"[ \t]*(?:\r?\n)?")
 _TOKEN = re.compile(
@@ -71,6 +73,11 @@ def parse(sql: bytes) -> Statement:
     Raises:
         StoreError: the text has several statements, which ClickHouse rejects over HTTP.
     """
+    is_insert = sql[:6].upper() == b"INSERT"
+    return _parse(sql) if is_insert or len(sql) > _LONGEST_KEPT else _parse_again(sql)
+
+
+def _parse(sql: bytes) -> Statement:
     words = _words(sql)
     first = next(words, None)
     keyword = first.text.upper() if first else ""
@@ -84,6 +91,10 @@ def parse(sql: bytes) -> Statement:
     rest = list(words)
     selects = keyword in {"SELECT", "WITH"} and not any(word.text.upper() in _NO_STREAM for word in rest)
     return Statement(Kind.SELECT if selects else Kind.OTHER, sql, _trailing_format(rest), len(sql))
+
+
+# Dashboards and the console send the same few statements again and again.
+_parse_again = lru_cache(maxsize=512)(_parse)
 
 
 def needs_more(head: bytes) -> bool:
