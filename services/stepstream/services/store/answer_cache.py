@@ -1,8 +1,8 @@
 """Keep answers of SELECTs that ask for it, as a ClickHouse server does: `use_query_cache = 1, query_cache_ttl = 600`.
 
-chDB sets the size of its query cache to 0, and no configuration changes that. An answer is kept with all that it depends
-on but the tables: account, database, settings, parameters, format and text. A statement that changes tables other than
-by INSERT empties the cache, so that no answer outlives an erasure. Pure but for the clock; thread-safe.
+chDB sets the size of its query cache to 0, and no configuration changes that. An answer is kept with all that it
+depends on but the tables: account, database, settings, parameters, format and text. A statement that changes tables
+other than by INSERT empties the cache, so that no answer outlives an erasure. Pure but for the clock; thread-safe.
 """
 
 import threading
