@@ -16,10 +16,12 @@ from stepstream.analytics.success import Attempts
 from stepstream.config import Settings
 from stepstream.services.control import app
 from stepstream.services.control.app import Controller
+from stepstream.services.control.decide.canary import compared
 from stepstream.services.control.history import DecisionLog
 from stepstream.services.control.proposals import Proposals
 from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.search_process import SearchResult, Spent
+from stepstream.services.control.shadow_replays import ShadowReplays
 from stepstream.services.control.signatures import TrustedKeys
 from stepstream.services.control.statistics import OutcomeRow, Position, Statistics
 from stepstream.topics.catalogue import APPROVALS, HARNESSES, ROLLOUTS
@@ -47,6 +49,7 @@ margin = 0.3
 """
 AT_ONCE = "[levers.weights]\ncooldown_s = 0\nwatch_s = 0.001"
 BY_PEOPLE = "[levers.weights]\ncooldown_s = 0\nwatch_s = 36000\napprovals = 1"
+SHADOWED = f"canary.shadow = 'try'\n{AT_ONCE}"
 PROMPTS = "[levers.prompt]\ncooldown_s = 0\nwatch_s = 0.001"
 
 
@@ -82,7 +85,11 @@ class World:
         self.is_frozen = False
         self.store_fault: Exception | None = None
         """Raised by each query; None: the store answers."""
-        self.policy, self._statistics = f"own_rules = {list(own_rules)}\n{LIMITS}{policy}", statistics
+        entry, _, rest = policy.partition("\n") if policy.startswith("canary.") else ("", "", policy)
+        limits = f"{LIMITS}{entry.removeprefix('canary.')}\n"
+        self.policy, self._statistics = f"own_rules = {list(own_rules)}\n{limits}{rest}", statistics
+        self.replayed = SearchResult(None, "", shadow=compared([0.0] * 30))
+        """Result of each shadow replay."""
 
     def decisions(self) -> DecisionLog:
         log = DecisionLog()
@@ -107,7 +114,8 @@ class World:
         settings = self.settings
         proposals = Proposals(settings, cast(Any, Search(self.steps, self.spends)))
         fakes = Log(self, self.policy), Producer(self), Queries(self), Sink(), proposals
-        return Controller(settings, *[cast(Any, one) for one in fakes])
+        shadows = ShadowReplays(settings, cast(Any, Search(self.steps, Spent(), self.replayed)))
+        return Controller(settings, *[cast(Any, one) for one in fakes], shadows=shadows)
 
     def statistics(self, at_us: int) -> Statistics:
         return self._statistics(self, at_us)
@@ -200,15 +208,19 @@ class Sink:
     def ask(self, at_us: int) -> Position:
         return Position("labeled-trajectories:0=9", at_us)
 
+    def has_moved(self) -> bool:
+        return True
+
 
 class Search:
     """A search that takes two cycles, spends something at its begin, and ends with the controller."""
 
-    def __init__(self, steps: Steps, spends: Spent) -> None:
+    def __init__(self, steps: Steps, spends: Spent, result: SearchResult | None = None) -> None:
         self._steps, self._polls, self._spends, self._spent = steps, 0, spends, Spent()
+        self._result = result or SearchResult(proposal(), "instructions help", calls=10, tokens=100)
         self.decision_id = ""
 
-    def start(self, decision_id: str, _scope: Scope, versions: Any, spent: Spent) -> None:
+    def start(self, decision_id: str, _scope: Scope, versions: Any, spent: Spent, task: Any = None) -> None:
         self._steps.pass_one()
         assert not self.decision_id
         self.decision_id, self._polls = decision_id, 0
@@ -223,7 +235,7 @@ class Search:
         if self._polls < 2:
             return None
         self.cancel()
-        return SearchResult(proposal(), "instructions help", calls=10, tokens=100)
+        return self._result
 
     def cancel(self) -> None:
         self.decision_id = ""
@@ -272,8 +284,8 @@ def of_weights(world: World, at_us: int) -> Statistics:
     if served.canary is None:
         is_bad = served.stable == 2
         return Statistics(position, rows([], [not is_bad] * 40), before)
-    if served.canary_share == 0.1:
-        return Statistics(position, rows([True] * 40, [True] * 360), before)
+    if served.canary_share in (0.0, 0.1):
+        return Statistics(position, rows([True] * 40 if served.canary_share else [], [True] * 360), before)
     return Statistics(position, rows([True] * 40, [False] * 120), before)
 
 
@@ -297,6 +309,7 @@ def tick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SCENARIOS = {
     "at once": (AT_ONCE, of_weights, ["canary 2", "widen 2", "promote 2", "rollback 1"]),
+    "replayed first": (SHADOWED, of_weights, ["canary 2", "widen 2", "widen 2", "promote 2", "rollback 1"]),
     "approved": (BY_PEOPLE, of_weights, ["canary 2", "widen 2", "promote 2", "rollback 1"]),
     "proposed": (
         f"{PROMPTS}\n[levers.weights]\nenabled = false",

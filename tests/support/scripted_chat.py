@@ -9,9 +9,9 @@ import orjson
 
 
 class ScriptedChat:
-    """Server in a thread. `rule` gets the request and returns the text of the answer, or a status code."""
+    """Server in a thread. `rule` gets the request and returns the text of the answer, a choice, or a status code."""
 
-    def __init__(self, rule: Callable[[dict[str, Any]], str | int]) -> None:
+    def __init__(self, rule: Callable[[dict[str, Any]], str | int | dict[str, Any]]) -> None:
         self.rule = rule
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -28,7 +28,8 @@ class ScriptedChat:
                 if isinstance(answer, int):
                     status, body = answer, {"error": {"message": "refused"}}
                 else:
-                    body = {"choices": [{"message": {"content": answer}}], "usage": {"total_tokens": 10}}
+                    choice = answer if isinstance(answer, dict) else {"message": {"content": answer}}
+                    body = {"choices": [choice], "usage": {"total_tokens": 10}}
                 content = orjson.dumps(body)
                 self.send_response(status)
                 self.send_header("content-length", str(len(content)))

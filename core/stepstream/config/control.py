@@ -50,6 +50,13 @@ class ControlSettings(Section):
         unit="s",
         gt=0,
     )
+    shadow_timeout_s: float = setting(
+        600.0,
+        "Time limit of a shadow replay of new weights, from the act that lets workers load them, also across restarts. "
+        "A control policy asks for replays with `canary.shadow`.",
+        unit="s",
+        gt=0,
+    )
     record: Path | None = setting(
         None,
         "Folder to record the inputs of decisions in, a file a day, for `stepstream simulate --log`; empty: none. They "

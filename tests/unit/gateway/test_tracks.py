@@ -18,6 +18,12 @@ def test_without_a_canary_all_are_stable() -> None:
         assert TrackChooser(table).choose(trajectory, "demo") == "stable"
 
 
+def test_a_canary_that_serves_nobody_gets_no_trajectory_not_even_one_that_remembers_an_earlier_canary() -> None:
+    chooser = TrackChooser({"demo": rollout(4, 0.0)})
+    for track in (None, "stable", "canary"):
+        assert chooser.choose(Trajectory("t", "a", track=track), "demo") == "stable"
+
+
 def test_the_share_decides_by_hash_and_a_known_trajectory_keeps_its_track() -> None:
     table = {"demo": rollout(4, 0.2)}
     chooser = TrackChooser(table)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepstream.topics.events import new_checkpoint
 from stepstream.versions import rollout_actions
 from stepstream.versions.rollout_actions import Decision, RolloutRefused
-from stepstream.versions.rollouts import ModelVersions, ServedVersions, is_taken_back
+from stepstream.versions.rollouts import ModelVersions, ServedVersions, is_taken_back, track_of
 
 VERSIONS = 6
 REMOVED = 2
@@ -54,6 +54,16 @@ def test_a_promotion_fixes_stable_and_a_rollback_returns(versions: ModelVersions
     assert (served.stable, served.previous_stable) == (5, 3)
     served = apply(versions, rollout_actions.rollback("m", versions))
     assert (served.stable, served.previous_stable, served.follows_newest) == (3, None, False)
+
+
+def test_a_shadow_is_a_canary_that_serves_no_trajectory(versions: ModelVersions) -> None:
+    apply(versions, rollout_actions.promote("m", versions, 5))
+    served = apply(versions, rollout_actions.start_shadow("m", versions, 6))
+    assert (served.stable, served.canary, served.canary_share) == (5, 6, 0.0)
+    assert all(track_of("t", str(number), "m", served.canary_share) == "stable" for number in range(1000))
+    assert apply(versions, rollout_actions.rollback("m", versions)).taken_back == {6}
+    with pytest.raises(RolloutRefused):
+        rollout_actions.start_shadow("m", versions, 5)
 
 
 def test_the_same_promotion_twice_keeps_the_version_to_return_to(versions: ModelVersions) -> None:

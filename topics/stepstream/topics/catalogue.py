@@ -199,7 +199,7 @@ _ALL = (
         "WorkerStatus",
         "State and served version of each inference worker.",
         ("inference",),
-        ("store", "console", "gateway", "people", "SDK"),
+        ("store", "console", "gateway", "control plane", "people", "SDK"),
         partitions=1,
         cleanup="compact",
         copied=False,

@@ -1270,7 +1270,7 @@ def new_decision(
 
 
 class DecisionAct(TypedDict):
-    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval. A decision that a person takes back has a second one. A decision to propose has more while a search runs: `started`, one at its begin and one whenever it has spent a twentieth of its calls."""
+    """End of a decision of the control plane: done, rejected, expired or failed. It is written in one transaction with the records that do it. A decision without one is awaiting approval. A decision that a person takes back has a second one. A decision to propose has more while a search runs: `started`, one at its begin and one whenever it has spent a twentieth of its calls. A canary that begins with a shadow replay has a second `done`, with the result."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
@@ -1294,6 +1294,8 @@ class DecisionAct(TypedDict):
     """Model calls that the search for a proposal has spent since its begin, also before a restart; 0: none, or no search."""
     tokens: int
     """Tokens of these calls."""
+    evidence: list[DecisionEvidence]
+    """Figures that a shadow replay of the decision's version found; empty: none."""
 
 
 def new_decision_act(
@@ -1309,6 +1311,7 @@ def new_decision_act(
     reason: str = "",
     calls: int = 0,
     tokens: int = 0,
+    evidence: list[DecisionEvidence] | None = None,
 ) -> DecisionAct:
     """Return a DecisionAct with the schema's defaults."""
     return {
@@ -1323,6 +1326,7 @@ def new_decision_act(
         "reason": reason,
         "calls": calls,
         "tokens": tokens,
+        "evidence": evidence if evidence is not None else [],
     }
 
 
@@ -2627,8 +2631,8 @@ def new_reward_specification(
         "version": version,
         "digest": digest,
         "document": document,
-        "environments": environments if environments is not None else ['*'],
-        "agents": agents if agents is not None else ['*'],
+        "environments": environments if environments is not None else ["*"],
+        "agents": agents if agents is not None else ["*"],
         "author": author,
     }
 

@@ -91,10 +91,24 @@ def start_canary(model: str, versions: ModelVersions, version: int, share: float
     Raises:
         RolloutRefused: the version does not exist or is the stable one, or the share is not in (0, 1].
     """
+    if not 0 < share <= 1:
+        _check_usable(model, versions, version)
+        raise RolloutRefused(f"the share {share:g} is not in (0, 1]: write 0.1 for a tenth of the trajectories")
+    return _canary(model, versions, version, share)
+
+
+def start_shadow(model: str, versions: ModelVersions, version: int) -> Decision:
+    """Let workers load a version as a canary that serves no trajectory: requests that name the track reach it.
+
+    Raises:
+        RolloutRefused: the version does not exist or is the stable one.
+    """
+    return _canary(model, versions, version, 0.0)
+
+
+def _canary(model: str, versions: ModelVersions, version: int, share: float) -> Decision:
     _check_usable(model, versions, version)
     served = versions.served
-    if not 0 < share <= 1:
-        raise RolloutRefused(f"the share {share:g} is not in (0, 1]: write 0.1 for a tenth of the trajectories")
     if version == served.stable:
         remedy = ": fix an earlier version first with `stepstream models promote`" if served.follows_newest else ""
         why = f"; {model} follows its newest version" if served.follows_newest else ""

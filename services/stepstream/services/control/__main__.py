@@ -16,6 +16,7 @@ from stepstream.services.control.leadership import TRANSACTIONAL_ID, Leadership
 from stepstream.services.control.log import ControlLog, NotCurrent
 from stepstream.services.control.proposals import Proposals
 from stepstream.services.control.queries import STORE_FAULTS, StoreQueries
+from stepstream.services.control.shadow_replays import ShadowReplays
 from stepstream.services.control.sink_position import SinkPosition
 from stepstream.services.control.webhook import Webhook, open_webhook
 from stepstream.topics.access import wait_for_access
@@ -72,7 +73,8 @@ def _act(
             queries = stack.enter_context(closing(StoreQueries(settings)))
             position = stack.enter_context(closing(SinkPosition(settings.kafka)))
             proposals = stack.enter_context(Proposals(settings))
-            controller = Controller(settings, control_log, producer, queries, position, proposals, webhook)
+            shadows = stack.enter_context(ShadowReplays(settings))
+            controller = Controller(settings, control_log, producer, queries, position, proposals, webhook, shadows)
             metrics.LEADER.set(1)
             log.info("this controller acts")
             while not stop and leadership.is_leader():

@@ -5,11 +5,12 @@ refuses, the act is failed, with its reason. Ids and times follow from the decis
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
+from stepstream.services.control.decide.canary import shadow_figures
 from stepstream.services.control.decide.decide import JOB
-from stepstream.services.control.decide.records import CANARY, CANARY_RULES, DIVERGING_REWARDS
+from stepstream.services.control.decide.records import CANARY, CANARY_RULES, DIVERGING_REWARDS, Shadow
 from stepstream.services.control.history import AUTHOR, STARTED
 from stepstream.services.control.scope import Serving, scope_of, training_key
 from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS, HARNESSES, ROLLOUTS, TRAINING_CONTROL
@@ -111,6 +112,14 @@ def spend(decision: Decision, at_us: int, calls: int, tokens: int) -> Record:
     return act._replace(value={**act.value, "event_id": identity, "calls": calls, "tokens": tokens})
 
 
+def replayed(decision: Decision, at_us: int, shadow: Shadow, description: str) -> Record:
+    """Return the record of what a shadow replay found about the version of a decision that is done."""
+    act = end(decision, "done", at_us, description=description, reason=shadow.difference.reason)
+    identity = derived_id(JOB, decision["event_id"], "shadow", tenant=decision["tenant"])
+    figures = [cast(Any, asdict(one)) for one in shadow_figures(shadow)]
+    return act._replace(value={**act.value, "event_id": identity, "evidence": figures})
+
+
 def propose(decision: Decision, serving: Serving, found: Harness, at_us: int) -> list[Record]:
     """Return the records that put a found harness version on the log as a proposal; one transaction, the act last.
 
@@ -174,8 +183,12 @@ def _rollout(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
         case "canary":
             if served.canary is not None:
                 raise Refused(f"the canary of {model}@{served.canary} is running")
-            rollout = rollout_actions.start_canary(model, versions, version, decision["share"])
-            text = f"{model}@{version} serves {decision['share']:g} of trajectories"
+            if decision["share"]:
+                rollout = rollout_actions.start_canary(model, versions, version, decision["share"])
+                text = f"{model}@{version} serves {decision['share']:g} of trajectories"
+            else:
+                rollout = rollout_actions.start_shadow(model, versions, version)
+                text = f"{model}@{version} answers recorded prompts, and serves no trajectory"
         case "widen":
             _check_canary(str(version), served.canary)
             rollout = rollout_actions.start_canary(model, versions, version, decision["share"])

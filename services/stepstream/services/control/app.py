@@ -29,6 +29,7 @@ from stepstream.services.control.queries import STORE_FAULTS, StoreQueries
 from stepstream.services.control.recording import Recording
 from stepstream.services.control.revisions import Revisions
 from stepstream.services.control.scope import Scope, Serving, scope_of
+from stepstream.services.control.shadow_replays import ShadowReplays
 from stepstream.services.control.sink_position import SinkPosition
 from stepstream.services.control.snapshot import outcomes_since, snapshot_of
 from stepstream.services.control.task_weights import edge_of_ability
@@ -55,12 +56,13 @@ class Controller:
         position: SinkPosition,
         proposals: Proposals,
         webhook: Webhook | None = None,
+        shadows: ShadowReplays | None = None,
     ) -> None:
         """Take what `main` has opened; the producer has taken over its id."""
         self._settings, self._log, self._producer = settings, control_log, producer
         self._queries, self._position, self._proposals = queries, position, proposals
         self._policies, self._revisions = Policies(), Revisions()
-        self._webhook = webhook
+        self._webhook, self._shadows = webhook, shadows or ShadowReplays(settings)
         control = settings.control
         self._recording = None if control.record is None else Recording(control.record, control.record_every_s)
         for decision in self._waiting_for_people():  # the one before may have ended between publishing and notifying
@@ -158,6 +160,9 @@ class Controller:
         history = history_of(scope, known, serving, owns_weights=owns, frozen=is_frozen)
         history = self._with_approved(scope, history, serving)
         at_us = now_us()
+        if owns and (replayed := self._shadows.advance(scope, history.canary, known, serving, at_us)):
+            self._publish(replayed)
+            return  # the result is judged at the next look
         since_us = outcomes_since(history, at_us, self._settings.control.window_s)
         promoted_us = None if history.promotion is None else history.promotion.at_us
         position = self._position.ask(at_us)
@@ -243,7 +248,7 @@ class Controller:
         value = record.value
         if record.topic == DECISIONS and value["approvals"] and value["action"] != "hold":
             self._notify(value, "awaiting")
-        elif record.topic == DECISION_ACTS and value["state"] != STARTED:
+        elif record.topic == DECISION_ACTS and value["state"] != STARTED and not value["evidence"]:
             decision = self._log.decisions.pulls[value["decision_id"]]
             self._notify(decision, value["state"], value["description"] or value["reason"])
 

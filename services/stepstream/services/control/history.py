@@ -7,7 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepstream.services.control.decide.records import Canary, History, Lever, Past, Promotion
+from stepstream.analytics.estimate import Estimate
+from stepstream.services.control.decide.records import (
+    SHADOW_DIFFERENCE,
+    SHADOW_WORSE,
+    Canary,
+    History,
+    Lever,
+    Past,
+    Promotion,
+    Shadow,
+)
 from stepstream.services.control.scope import Scope, Serving, scope_of
 from stepstream.services.control.signatures import TrustedKeys
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
@@ -109,7 +119,7 @@ def history_of(
     canary = _harness_canary(serving, done)
     promotions = [_harness_promotion(serving, done)]
     if owns_weights:
-        canary = _weights_canary(serving, done) or canary
+        canary = _weights_canary(serving, done, log) or canary
         promotions.append(_weights_promotion(serving, done))
     newest = max((one for one in promotions if one is not None), key=lambda one: one.at_us, default=None)
     return History(past, canary, newest, frozen)
@@ -163,18 +173,31 @@ def _past(decision: Decision, state: str) -> Past | None:
     )
 
 
-def _weights_canary(serving: Serving, done: Sequence[Past]) -> Canary | None:
+def _weights_canary(serving: Serving, done: Sequence[Past], log: DecisionLog) -> Canary | None:
     served, rollout = serving.versions.served, serving.versions.rollout
     if served.canary is None or rollout is None or served.stable is None:
         return None
-    started = _newest(done, "canary", str(served.canary))
-    return Canary(
-        "weights",
-        str(served.canary),
-        str(served.stable),
-        rollout["occurred_at_us"] if started is None else started.at_us,
-        served.canary_share,
-    )
+    version = str(served.canary)
+    started = _newest(done, "canary", version)
+    began_us = rollout["occurred_at_us"] if started is None else started.at_us
+    shadow = None if started is None else shadow_of(log.acts_of(started.id))
+    if started is not None and served.canary_share and not log.pulls[started.id]["share"]:
+        # The tests begin when it serves the first trajectory: those assigned before have no counterpart.
+        widened = (one.at_us for one in done if (one.action, one.target) == ("widen", version))
+        began_us = min((at_us for at_us in widened if at_us >= began_us), default=rollout["occurred_at_us"])
+    return Canary("weights", version, str(served.stable), began_us, served.canary_share, shadow=shadow)
+
+
+def shadow_of(acts: Iterable[DecisionAct]) -> Shadow | None:
+    """Return the result of a shadow replay; None: no act of the canary's decision has one."""
+    figures = next((one["evidence"] for one in acts if one["evidence"]), None)
+    if figures is None:
+        return None
+    by_name = {one["name"]: one for one in figures}
+    found = by_name[SHADOW_DIFFERENCE]
+    tasks = by_name[SHADOW_WORSE]["n"]
+    difference = Estimate(found["value"], found["low"], found["high"], found["n"], tasks, found["reason"])
+    return Shadow(difference, by_name[SHADOW_WORSE]["value"] or 1.0)
 
 
 def _harness_canary(serving: Serving, done: Sequence[Past]) -> Canary | None:

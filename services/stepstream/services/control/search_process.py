@@ -16,6 +16,8 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 
+from stepstream.analytics.estimate import Estimate
+from stepstream.services.control.decide.records import Shadow
 from stepstream.services.control.scope import Scope
 from stepstream.topics.events import Harness
 
@@ -44,6 +46,8 @@ class SearchResult:
     """True if the search failed, so that nothing is known about better versions."""
     calls: int = 0
     tokens: int = 0
+    shadow: Shadow | None = None
+    """Result of a shadow replay of new weights; None: it was another search, or a fault."""
 
 
 class SearchProcess(AbstractContextManager["SearchProcess"]):
@@ -58,7 +62,14 @@ class SearchProcess(AbstractContextManager["SearchProcess"]):
         self.decision_id = ""
         """Decision that the search is for; empty: none runs."""
 
-    def start(self, decision_id: str, scope: Scope, versions: Mapping[str, Harness], spent: Spent) -> None:
+    def start(
+        self,
+        decision_id: str,
+        scope: Scope,
+        versions: Mapping[str, Harness],
+        spent: Spent,
+        task: Mapping[str, Any] | None = None,
+    ) -> None:
         """Start a search for a decision, while none runs.
 
         Args:
@@ -66,19 +77,20 @@ class SearchProcess(AbstractContextManager["SearchProcess"]):
             scope: agent and tenant.
             versions: the agent's harness versions.
             spent: what searches for the decision have spent before.
+            task: further fields that the program reads.
         """
         self._output, self._spent = _memory_file(), _memory_file()
         write_spent(self._spent.fileno(), *spent)
-        task = {"parent": os.getpid(), "tenant": scope.tenant, "agent": scope.agent, "versions": versions}
-        task |= {**spent._asdict(), "spent": self._spent.fileno()}
+        fields = {"parent": os.getpid(), "tenant": scope.tenant, "agent": scope.agent, "versions": versions}
+        fields |= {**spent._asdict(), "spent": self._spent.fileno(), **(task or {})}
         with _memory_file() as task_file:
-            task_file.write(orjson.dumps(task))
+            task_file.write(orjson.dumps(fields))
             task_file.seek(0)
             command = [sys.executable, "-m", self._module]
             descriptors = (self._spent.fileno(),)
             self._process = subprocess.Popen(command, stdin=task_file, stdout=self._output, pass_fds=descriptors)
         self.decision_id = decision_id
-        log.info("process %d searches a harness version for agent %s", self._process.pid, scope.agent)
+        log.info("process %d runs %s for agent %s", self._process.pid, self._module, scope.agent)
 
     def poll(self) -> SearchResult | None:
         """Return the result of the search once it has ended; None: it runs."""
@@ -123,9 +135,11 @@ def _memory_file() -> IO[bytes]:
 
 def _result(output: bytes, status: int) -> SearchResult:
     if status:
-        text = f"the search ended with status {status}: see the log of the controller, whose lines have control-search"
+        text = f"the search ended with status {status}: see the log of the controller, at control-search or -shadow"
         return SearchResult(None, text, is_fault=True)
     found: dict[str, Any] = orjson.loads(output)
     if "fault" in found:
         return SearchResult(None, found["fault"], is_fault=True)
-    return SearchResult(found["record"], found["reason"], calls=found["calls"], tokens=found["tokens"])
+    shadow = found.get("shadow")
+    result = None if shadow is None else Shadow(Estimate(**shadow["difference"]), shadow["worse"])
+    return SearchResult(found["record"], found["reason"], calls=found["calls"], tokens=found["tokens"], shadow=result)

@@ -23,10 +23,22 @@ class SinkPosition:
         self._complete_until_us = 0
         self._ends: deque[tuple[int, dict[int, int]]] = deque(maxlen=_SAMPLES)
         """Times of earlier calls and the ends of the partitions then, the oldest first."""
+        self._reached: dict[int, int] = {}
+        """Offset of each partition at the last call."""
 
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()
+
+    def has_moved(self) -> bool:
+        """Return True if the tables hold more of the log than at the last `ask`: one request.
+
+        Raises:
+            KafkaException: no broker answers.
+        """
+        partitions = [TopicPartition(LABELED_TRAJECTORIES, number) for number in self._reached]
+        found = self._consumer.committed(partitions, timeout=_CALL_S) if partitions else []
+        return any(one.offset > self._reached[one.partition] for one in found)
 
     def ask(self, now_us: int) -> Position:
         """Return the position. The tables are complete until the newest call whose ends of the log they have reached.
@@ -47,5 +59,6 @@ class SinkPosition:
         self._ends.append((now_us, ends))
         while self._ends and all(reached[number] >= end for number, end in self._ends[0][1].items()):
             self._complete_until_us = self._ends.popleft()[0]
+        self._reached = reached
         text = ",".join(f"{number}={offset}" for number, offset in reached.items())
         return Position(f"{LABELED_TRAJECTORIES}:{text}", self._complete_until_us)

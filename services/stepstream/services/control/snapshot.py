@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from stepstream.analytics.estimate import Estimate
 from stepstream.analytics.success import Attempts, share
 from stepstream.services.control.decide.records import (
+    SHADOW_DIFFERENCE,
+    SHADOW_WORSE,
     Canary,
     Candidate,
     History,
@@ -112,6 +114,8 @@ def _sources(found: Statistics, at_us: int) -> dict[str, Source]:
         "staleness_p95": Source("training_decisions", "", found.window_us, at_us),
         "active_alarms": Source("alarms", "", 0, at_us),
         "headroom": Source("harnesses", "", 0, at_us),
+        SHADOW_DIFFERENCE: Source("decision-acts", "", 0, at_us),
+        SHADOW_WORSE: Source("decision-acts", "", 0, at_us),
     }
 
 

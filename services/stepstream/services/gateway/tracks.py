@@ -31,6 +31,7 @@ class TrackChooser:
         rollout = self._rollouts.get(model)
         if rollout is None or rollout["canary_version"] is None:
             return "stable"
-        if trajectory.track is not None:
-            return trajectory.track
-        return track_of(trajectory.tenant, trajectory.id, model, served_versions((), rollout).canary_share)
+        share = served_versions((), rollout).canary_share
+        if not share:  # it answers recorded prompts only; the trajectory may remember an earlier canary
+            return "stable"
+        return trajectory.track or track_of(trajectory.tenant, trajectory.id, model, share)

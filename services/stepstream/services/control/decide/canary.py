@@ -2,23 +2,27 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
-from stepstream.analytics import betting
-from stepstream.analytics.estimate import Estimate, undefined
+from stepstream.analytics import betting, bootstrap
+from stepstream.analytics.estimate import FEW_TASKS, Estimate, undefined
 from stepstream.analytics.production import lift
 from stepstream.analytics.success import Attempts, pass_hat_k
 from stepstream.services.control.decide.policy import CanaryPolicy
 from stepstream.services.control.decide.records import (
     CANARY,
     NO_RESULT,
+    SHADOW_DIFFERENCE,
+    SHADOW_WORSE,
     Action,
     Canary,
     Evidence,
     Finding,
     Outcome,
+    Shadow,
     Snapshot,
     evidence,
     rounded,
@@ -117,9 +121,12 @@ def state_of(outcomes: Sequence[Outcome], policy: CanaryPolicy, alpha: float) ->
 def judge(snapshot: Snapshot, canary: Canary, policy: CanaryPolicy) -> Finding:
     """Return the action on a running canary, `hold` included. α is divided by the tests that run at once.
 
-    In this order: harm, evidence that it is worse, the budget of losses; then promotion, unless reliability falls or
-    the last version that a person approved was better; then the next share; then the end without a result.
+    One that serves nobody is judged by its shadow replay. Else in this order: harm, evidence that it is worse, the
+    budget of losses; then promotion, unless reliability falls or the last version that a person approved was better;
+    then the next share; then the end without a result.
     """
+    if not canary.share:
+        return _judge_shadow(canary, policy)
     alpha = policy.alpha / max(1, snapshot.open_tests)
     state = state_of(snapshot.outcomes, policy, alpha)
     action, reason, rule = *_verdict(state, canary, policy, alpha), CANARY
@@ -129,6 +136,49 @@ def judge(snapshot: Snapshot, canary: Canary, policy: CanaryPolicy) -> Finding:
     return Finding(
         rule, canary.lever, action, target, reason, _figures(state, canary), canary.parent, safety=action == "rollback"
     )
+
+
+def _judge_shadow(canary: Canary, policy: CanaryPolicy) -> Finding:
+    """Return the action on a canary that serves nobody: wait for its replay, take it back, or let it serve a share."""
+    shadow, action, rule, target = canary.shadow, "widen", CANARY, canary.version
+    if shadow is None:
+        reason = "the shadow replay has not ended"
+        action, target = ("hold", "") if policy.shadow != "off" else ("widen", canary.version)
+    elif shadow.difference.value is None and policy.shadow == "required":
+        reason = f"the shadow replay was not possible: {shadow.difference.reason}"
+        action, rule, target = "rollback", NO_RESULT, canary.parent
+    elif shadow.difference.value is None:
+        reason = f"it serves without a shadow replay, which was not possible: {shadow.difference.reason}"
+    elif shadow.worse >= 1 / policy.rollback_alpha:
+        reason = "it is worse than its parent on recorded prompts"
+        action, target = "rollback", canary.parent
+    else:
+        reason = "it is not clearly worse than its parent on recorded prompts"
+    figures = () if shadow is None else shadow_figures(shadow)
+    safety = action == "rollback"
+    return Finding(rule, canary.lever, cast(Action, action), target, reason, figures, canary.parent, safety=safety)
+
+
+def compared(differences: Iterable[float], n: int | None = None, left_out: int = 0) -> Shadow:
+    """Return the result of a shadow replay.
+
+    Args:
+        differences: for each task, the version's mean score minus its parent's, in [−1, 1].
+        n: prompts that both have a score for; None: one a task.
+        left_out: prompts without a score.
+    """
+    values = [float(one) for one in differences]
+    if len(values) < FEW_TASKS:
+        reason = f"{len(values)} tasks have a score, {FEW_TASKS} are needed"
+        return Shadow(undefined(reason, n or len(values), len(values), left_out))
+    difference = bootstrap.mean(values, n=n or len(values), left_out=left_out)
+    return Shadow(difference, betting.e_value(Counter(-one for one in values)))
+
+
+def shadow_figures(shadow: Shadow) -> tuple[Evidence, ...]:
+    """Return the result of a shadow replay as evidence."""
+    difference = evidence(SHADOW_DIFFERENCE, shadow.difference)
+    return difference, Evidence(SHADOW_WORSE, rounded(shadow.worse), n=shadow.difference.tasks)
 
 
 def next_share(share: float, policy: CanaryPolicy) -> float | None:

@@ -168,10 +168,11 @@ def _exposure(
         return 0.0, None
     share = policy.canary.shares[0]
     rate, n = mean_success(snapshot).value, policy.canary.max_trajectories
+    begin = 0.0 if finding.lever == "weights" and policy.canary.shadow != "off" else share
     if rate is None or rate in {0.0, 1.0}:
-        return share, None
+        return begin, None
     alpha = 2 * policy.canary.alpha / max(1, snapshot.open_tests)  # the formula is two-sided
-    return share, rounded(minimum_detectable_effect(rate, n, round(n * (1 - share) / share), alpha=alpha))
+    return begin, rounded(minimum_detectable_effect(rate, n, round(n * (1 - share) / share), alpha=alpha))
 
 
 def _undo(finding: Finding) -> str:

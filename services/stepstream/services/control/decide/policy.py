@@ -8,7 +8,7 @@ import tomllib
 from fnmatch import fnmatchcase
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -55,6 +55,11 @@ class CanaryPolicy(Section):
     harm_budget: int = Field(25, ge=1, description="Successes that may be lost to a version before it is taken back.")
     max_trajectories: int = Field(1000, ge=10, description="Compared trajectories at which an undecided canary ends.")
     k: int = Field(3, ge=2, description="k of pass^k, which must not fall while pass@1 rises.")
+    shadow: Literal["off", "try", "required"] = Field(
+        "off",
+        description="Replay of recorded prompts on new weights before they serve anybody: `off`; `try`, left out where "
+        "it cannot be done; `required`, a version without one is not tried.",
+    )
 
 
 class RulesPolicy(Section):

@@ -24,6 +24,8 @@ NO_RESULT = "canary_without_result"
 """Rule of the end of a canary that was neither better nor harmful: unlike a rollback by `CANARY`, nothing about the
 version is bad, so versions that were trained from it may be tried."""
 CANARY_RULES = (CANARY, NO_RESULT)
+SHADOW_DIFFERENCE, SHADOW_WORSE = "shadow_difference", "e_shadow_worse"
+"""Names of the figures of a shadow replay."""
 DIVERGING_REWARDS = "diverging_rewards"
 """Rule that pauses learning on a reward that may be gamed; the pause excludes the alarms' reward specifications."""
 FailureKind = Literal["", "format", "tool", "capability"]
@@ -166,6 +168,16 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
+class Shadow:
+    """Result of a shadow replay: a version and its parent answered recorded prompts before it served anybody."""
+
+    difference: Estimate
+    """Mean over tasks of the version's score minus its parent's; undefined, with the reason: it could not be done."""
+    worse: float = 1.0
+    """E-value against "the version is no worse", over tasks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Canary:
     """Version under test."""
 
@@ -173,9 +185,13 @@ class Canary:
     version: str
     parent: str
     started_us: int
+    """Begin of its first share above 0; while it serves nobody, that of its shadow replay."""
     share: float
+    """0: a shadow replay comes first, and no trajectory is on it."""
     approved: Attempts | None = None
     """Success of the last version that a person approved; None: unknown."""
+    shadow: Shadow | None = None
+    """Result of its shadow replay; None: there is none, or not yet."""
 
 
 @dataclass(frozen=True, slots=True)

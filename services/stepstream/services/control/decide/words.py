@@ -75,6 +75,12 @@ def _canary(policy: ControlPolicy) -> Iterator[str]:
         f"{canary.rollback_alpha:g}."
     )
     yield f"It is never promoted while pass^{canary.k} falls."
+    if canary.shadow != "off":
+        remedy = "ends without a result" if canary.shadow == "required" else "serves all the same"
+        yield (
+            "Before new weights serve anybody, they answer recorded prompts; a version that is worse there than its "
+            f"parent is taken back, and one for which that cannot be done {remedy}."
+        )
 
 
 def _joined(names: tuple[str, ...]) -> str:

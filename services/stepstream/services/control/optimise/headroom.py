@@ -55,16 +55,24 @@ def confirm(
 
 def gain(before: Sequence[Trial], after: Sequence[Trial], attempts: Sequence[Attempt]) -> Estimate:
     """Return the paired gain: mean over tasks; prompts that one of both has no score for are left out."""
-    by_task: dict[str, list[float]] = {}
-    for one, other, attempt in zip(before, after, attempts, strict=True):
-        if one.score is not None and other.score is not None:
-            by_task.setdefault(attempt.task, []).append(other.score - one.score)
+    by_task = gains_by_task(before, after, attempts)
     n = sum(map(len, by_task.values()))
     if len(by_task) < FEW_TASKS:
         reason = f"{len(by_task)} tasks have a score; an interval needs {FEW_TASKS}"
         return undefined(reason, n, len(by_task), len(attempts) - n)
     means = [sum(gains) / len(gains) for gains in by_task.values()]
     return bootstrap.mean(means, n=n, left_out=len(attempts) - n)
+
+
+def gains_by_task(
+    before: Sequence[Trial], after: Sequence[Trial], attempts: Sequence[Attempt]
+) -> dict[str, list[float]]:
+    """Return the differences of scores by task; prompts that one of both has no score for are left out."""
+    by_task: dict[str, list[float]] = {}
+    for one, other, attempt in zip(before, after, attempts, strict=True):
+        if one.score is not None and other.score is not None:
+            by_task.setdefault(attempt.task, []).append(other.score - one.score)
+    return by_task
 
 
 def check_tasks(attempts: Sequence[Attempt], purpose: str) -> None:

@@ -83,7 +83,7 @@ def propose_version(
         event_id="", occurred_at_us=0, tenant=tenant, agent=agent, version=""
     )
     view = read_view(settings, tenant, agent, versions, parent)
-    scorer = Scorer(view.attempts, _verifications(settings), _outcome(settings, view))
+    scorer = Scorer(view.attempts, verifications_of(settings), outcome_of(settings, view))
     meter = meter or Meter(Budget(settings.optimise.calls, settings.optimise.tokens))
     with ShadowReplay(settings.optimise, scorer) as answer:
         return search(settings.optimise, answer, view, versions, parent, by, meter)
@@ -133,12 +133,13 @@ def _record(versions: Mapping[str, Harness], proposal: Proposal) -> Harness:
     return cast(Harness, {**record, **fields, "headroom": headroom})
 
 
-def _verifications(settings: Settings) -> Sequence[Verification]:
+def verifications_of(settings: Settings) -> Sequence[Verification]:
+    """Return the verifications of the fleet."""
     file = settings.verify.file
     return () if file is None else load_verifications(file, VerifierContext(settings, file.parent))
 
 
-def _outcome(settings: Settings, view: View) -> str:
+def outcome_of(settings: Settings, view: View) -> str:
     """Return the name of the feedback that decides success, by the reward specification of the newest trajectory."""
     with Table(settings, REWARD_SPECS, rejection_of=rejection_of) as table:
         table.wait_current(_TABLE_S)

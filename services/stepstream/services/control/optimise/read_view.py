@@ -30,6 +30,10 @@ FROM
         replaceRegexpOne(task_id, '[/:#][^/:#]*$', '') AS task_family
     FROM trajectories FINAL
     WHERE tenant = {tenant:String} AND agent = {agent:String}
+        AND ({untrained:String} = '' OR (model = {untrained:String} AND trajectory_id NOT IN (
+            SELECT trajectory_id FROM training_decisions
+            WHERE tenant = {tenant:String} AND model = {untrained:String} AND outcome = 'trained'
+        )))
 )
 WHERE outcome IS NOT NULL
 ORDER BY opened_at DESC
@@ -37,7 +41,15 @@ LIMIT {limit:UInt32}
 """
 
 
-def read_view(settings: Settings, tenant: str, agent: str, versions: Mapping[str, Harness], parent: Harness) -> View:
+def read_view(
+    settings: Settings,
+    tenant: str,
+    agent: str,
+    versions: Mapping[str, Harness],
+    parent: Harness,
+    *,
+    untrained_by: str = "",
+) -> View:
     """Return the newest `optimise.trajectories` of an agent that can stand for prompts under the parent.
 
     Where trajectories call tools, the whole topic of governed steps is read for the definitions of the tools.
@@ -48,13 +60,20 @@ def read_view(settings: Settings, tenant: str, agent: str, versions: Mapping[str
         agent: its name.
         versions: its harness versions.
         parent: harness to improve.
+        untrained_by: model whose held-out trajectories are read: those of the model that its learner did not train on;
+            empty: those of all models.
 
     Raises:
         ClickHouseError: the store rejects a query.
         StoreUnavailableError: it does not answer.
     """
     with closing(connect(settings, database=settings.clickhouse.database, reads_only=True)) as client:
-        parameters = {"tenant": tenant, "agent": agent, "limit": settings.optimise.trajectories}
+        parameters = {
+            "tenant": tenant,
+            "agent": agent,
+            "limit": settings.optimise.trajectories,
+            "untrained": untrained_by,
+        }
         known = {row[0]: tuple(row[1:]) for row in client.query(_NEWEST, parameters=parameters).result_rows}
         if not known:
             return View(tenant, agent, ())

@@ -16,7 +16,12 @@ class Scorer:
     """Scores answers to the prompts of a view."""
 
     def __init__(
-        self, attempts: Sequence[Attempt], verifications: Sequence[Verification] = (), outcome: str = ""
+        self,
+        attempts: Sequence[Attempt],
+        verifications: Sequence[Verification] = (),
+        outcome: str = "",
+        *,
+        compares_texts: bool = True,
     ) -> None:
         """Collect the first answers of successful attempts by task.
 
@@ -24,7 +29,9 @@ class Scorer:
             attempts: recorded attempts.
             verifications: of the fleet, at the level of trajectories.
             outcome: name of the verification that decides success; empty: any that applies.
+            compares_texts: False: only tasks whose recorded right answers call tools are compared with these.
         """
+        self._compares_texts = compares_texts
         self._verifications = [
             one for one in verifications if one.config.level == "trajectory" and outcome in ("", one.config.name)
         ]
@@ -42,7 +49,8 @@ class Scorer:
         right = self._right.get(attempt.task, [])
         hint = f" A right answer: {_text(right[0])}" if right else ""
         value = self._verdict(attempt, answer)
-        if value is None and right:
+        is_comparable = self._compares_texts or all(one["tool_calls"] for one in right)
+        if value is None and right and is_comparable:
             value = float(any(_canonical(one) == _canonical(answer) for one in right))
         if value is None:
             return Trial(None, answer)

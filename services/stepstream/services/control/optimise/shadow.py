@@ -57,17 +57,21 @@ class ShadowReplay:
         return [trial for trial, _ in results]
 
     def _try(self, harness: Harness, attempt: Attempt) -> tuple[Trial, int]:
-        reply = post_chat(
+        reply = self._ask(harness, attempt)
+        if reply is None:
+            return Trial(0.0, None, "The request was rejected, for example because it is too long."), 0
+        message = from_chat({"role": "assistant"} | reply["choices"][0]["message"], set())
+        return self._scorer.score(attempt, message), tokens_of(reply)
+
+    def _ask(self, harness: Harness, attempt: Attempt) -> dict[str, Any] | None:
+        """Return the reply to an attempt's first prompt; None: it is rejected for its content."""
+        return post_chat(
             self._http,
             self._settings.gateway_url + "/v1",
             request_of(harness, attempt),
             headers_of(attempt, self._settings.gateway_key.get_secret_value()),
             self._settings.timeout_s,
         )
-        if reply is None:
-            return Trial(0.0, None, "The request was rejected, for example because it is too long."), 0
-        message = from_chat({"role": "assistant"} | reply["choices"][0]["message"], set())
-        return self._scorer.score(attempt, message), tokens_of(reply)
 
 
 def request_of(harness: Harness, attempt: Attempt) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from stepstream.analytics.estimate import Estimate
 from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls
+from stepstream.services.control.decide.canary import compared
 from stepstream.services.control.decide.records import (
     Canary,
     Candidate,
@@ -23,6 +24,7 @@ from stepstream.services.control.decide.records import (
     Past,
     Promotion,
     RewardAlarm,
+    Shadow,
     Snapshot,
     Source,
     Stratum,
@@ -45,6 +47,8 @@ WINDOW_OUTCOMES = 500
 PROMOTION_OUTCOMES = 1500
 """Newest outcomes of a snapshot after a promotion."""
 TRAINING_TICKS = 8
+REPLAYED = 200
+"""Recorded prompts, each of a task of its own, that a shadow replay compares."""
 
 
 @dataclass
@@ -116,7 +120,8 @@ class World:
         self.harm -= float(np.minimum(0, difference).sum())
         self.gained += float(difference.sum())
         codes = 2 * hard + (drawn[4] < chance)
-        per_canary = round((1 - self.canary.share) / self.canary.share) if self.canary else 1
+        share = self.canary.share if self.canary else 0.0
+        per_canary = round((1 - share) / share) if share else 1
         kinds = _kinds(per_canary)
         self.outcomes.extend([kinds[code] for code in (codes + 4 * tried).tolist()])
         for code in codes[~tried].tolist():
@@ -149,7 +154,8 @@ class World:
         """Serve a candidate to a share of the traffic."""
         self._restart()
         self.candidates = [one for one in self.candidates if one.version != candidate.version]
-        self.canary = Canary(candidate.lever, candidate.version, candidate.parent, self.now_us, share)
+        shadow = None if share else self._replay(candidate)
+        self.canary = Canary(candidate.lever, candidate.version, candidate.parent, self.now_us, share, shadow=shadow)
 
     def end_canary(self) -> None:
         """Serve the canary's parent to all again."""
@@ -221,6 +227,14 @@ class World:
         if self.canary is not None:
             tested = self.gain[self.canary.version] - self.gain[self.serving[self.canary.lever]]
         return np.where(tried, shift + tested, shift)
+
+    def _replay(self, candidate: Candidate) -> Shadow:
+        """Let a candidate and its parent answer recorded prompts, half of them of hard tasks."""
+        base = np.repeat(list(FAMILIES.values()), REPLAYED // len(FAMILIES))
+        drawn = self.rng.random((2, base.size))
+        gain = self.gain[candidate.version] - self.gain[self.serving[candidate.lever]]
+        before, after = drawn[0] < base, drawn[1] < np.clip(base + gain, 0.01, 0.99)
+        return compared(after.astype(float) - before)
 
     def _groups(self) -> Groups:
         """Return groups that yield a gradient; while the weights cannot learn, none does."""
