@@ -86,14 +86,16 @@ class ConfirmedProducer:
             )
         try:
             encoded = await in_slices(self._encode_all(events))
+            topics = {event.topic for event in encoded}
+            limits = {topic: self._codec.inline_limit(topic) for topic in topics}
             for number, event in enumerate(encoded):
-                if self._codec.is_large(event.topic, event.body):
+                if len(event.body) > limits[event.topic]:
                     encoded[number] = await self._without_content(event)
         except CodecError as error:
             raise NotDelivered(str(error), retry=False) from error
         except RegistryUnavailable as error:
             raise NotDelivered(str(error)) from error
-        headers = await self._prepare({event.topic for event in encoded}, deadline)
+        headers = await self._prepare(topics, deadline)
         batch = _Batch(len(events))
         self._schedule_poll()
         try:
@@ -122,8 +124,11 @@ class ConfirmedProducer:
     def _encode_all(self, events: Sequence[Event | EncodedEvent]) -> Work[list[EncodedEvent]]:
         encoded = []
         for event in events:
-            encoded.append(event if isinstance(event, EncodedEvent) else self._encode(event))
-            yield
+            if isinstance(event, EncodedEvent):
+                encoded.append(event)
+            else:
+                encoded.append(self._encode(event))
+                yield
         return encoded
 
     async def _without_content(self, event: EncodedEvent) -> EncodedEvent:
@@ -171,6 +176,4 @@ class ConfirmedProducer:
 def _send_all(
     producer: EventProducer, events: Sequence[EncodedEvent], headers: dict[str, bytes], on_report: OnReport
 ) -> Work[None]:
-    for topic, key, event_id, occurred_at_us, body, context in events:
-        producer.send_stamped(topic, key, headers[topic] + body, event_id, occurred_at_us, context, on_report)
-        yield
+    yield from producer.send_bodies(events, headers, on_report)

@@ -23,6 +23,7 @@ import re
 import struct
 import time
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Protocol, cast
 
 import fastavro
@@ -205,9 +206,13 @@ class Codec:
 
     def is_large(self, topic: str, body: bytes) -> bool:
         """Return True if a body exceeds the limit of its topic, and `move_out` can make it smaller."""
+        return len(body) > self.inline_limit(topic)
+
+    def inline_limit(self, topic: str) -> float:
+        """Return the bytes above which `move_out` can make a body of a topic smaller; inf: never."""
         if self._sealing is None or topic not in SEALED_TOPICS:
-            return False
-        return len(body) > self._inline_bytes + TOPICS[topic].max_message_bytes - MAX_MESSAGE_BYTES
+            return inf
+        return self._inline_bytes + TOPICS[topic].max_message_bytes - MAX_MESSAGE_BYTES
 
     def move_out(self, topic: str, body: bytes) -> bytes:
         """Return a body whose content is in the store, if it is large; block for the store.

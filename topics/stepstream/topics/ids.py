@@ -12,6 +12,7 @@ NAMESPACE = UUID("6f1d3a52-8a3e-5c0f-9a57-3c0f0a2f7f10")
 """Namespace of every derived id. It is part of the protocol and never changes."""
 DEFAULT_TENANT = "default"
 """Tenant of records that name none."""
+SEPARATOR = "\x1f"
 
 
 def new_event_id() -> str:
@@ -28,7 +29,12 @@ def derived_id(job: str, *origin: str | int, tenant: str = DEFAULT_TENANT) -> st
         tenant: whose event it is; each tenant has a namespace of its own. The default one, also of events that are of
             no tenant, is that of the releases in which ids did not depend on the tenant.
     """
-    return str(uuid5(_namespace(tenant), "\x1f".join((job, *map(str, origin)))))
+    return id_of_origin(SEPARATOR.join((job, *map(str, origin))), tenant)
+
+
+def id_of_origin(origin: str, tenant: str) -> str:
+    """Return the id that `derived_id` gives for a job and its origin, joined by `SEPARATOR`."""
+    return str(uuid5(_namespace(tenant), origin))
 
 
 @lru_cache(1000)

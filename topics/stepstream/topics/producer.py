@@ -1,7 +1,7 @@
 """Publish events to Kafka: idempotent, acknowledged by all in-sync replicas, with CloudEvents headers."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,7 @@ from stepstream.topics.codec import Codec
 log = logging.getLogger(__name__)
 
 OnDelivery = Callable[[KafkaError | None, Message], None]
+_EVENTS_OF_SLICE = 16
 
 
 class DeliveryFailed(Exception):
@@ -116,13 +117,38 @@ class EventProducer:
         on_delivery: OnDelivery | None = None,
     ) -> None:
         """Queue an encoded value with its id and time, as `send`."""
-        all_headers = self._headers(topic, event_id, occurred_at_us)
-        if headers:
-            for name, text in headers.items():
-                all_headers.append((name, text.encode()))
         self._producer.produce(
-            topic, value=value, key=key.encode(), headers=all_headers, on_delivery=on_delivery or self._note_failure
+            topic,
+            value=value,
+            key=key.encode(),
+            headers=self._headers(topic, event_id, occurred_at_us, headers),
+            on_delivery=on_delivery or self._note_failure,
         )
+
+    def send_bodies(
+        self,
+        events: Iterable[tuple[str, str, str, int, bytes, Mapping[str, str] | None]],
+        prefixes: Mapping[str, bytes],
+        on_delivery: OnDelivery,
+    ) -> Iterator[None]:
+        """Queue many encoded records, as `send`; yield after each few of them.
+
+        Args:
+            events: of each: topic, key, id, time in microseconds, Avro body, further headers.
+            prefixes: the registry's five bytes before a body, by topic.
+            on_delivery: called for each event, as that of `send`.
+        """
+        produce, headers_of = self._producer.produce, self._headers
+        for number, (topic, key, event_id, occurred_at_us, body, context) in enumerate(events, 1):
+            produce(
+                topic,
+                value=prefixes[topic] + body,
+                key=key.encode(),
+                headers=headers_of(topic, event_id, occurred_at_us, context),
+                on_delivery=on_delivery,
+            )
+            if not number % _EVENTS_OF_SLICE:
+                yield
 
     def delete(self, topic: str, key: str) -> None:
         """Queue a tombstone, which deletes the key from a compacted topic.
@@ -157,7 +183,9 @@ class EventProducer:
         if error is not None:
             self._failures.append(f"{message.topic()}: {error}")
 
-    def _headers(self, topic: str, event_id: str, occurred_at_us: int) -> list[tuple[str, str | bytes | None]]:
+    def _headers(
+        self, topic: str, event_id: str, occurred_at_us: int, further: Mapping[str, str] | None = None
+    ) -> list[tuple[str, str | bytes | None]]:
         fixed = self._fixed_headers.get(topic)
         if fixed is None:
             kind = f"stepstream.{TOPICS[topic].schema}".encode()
@@ -167,7 +195,11 @@ class EventProducer:
         second, micros = divmod(occurred_at_us, 1_000_000)
         # The format of datetime.isoformat, which is slow to call for every event.
         time = b"%b.%06d+00:00" % (_iso_second(second), micros)
-        return [*fixed, ("ce_id", event_id.encode()), ("ce_time", time)]
+        headers = [*fixed, ("ce_id", event_id.encode()), ("ce_time", time)]
+        if further:
+            for name, text in further.items():
+                headers.append((name, text.encode()))
+        return headers
 
 
 @lru_cache(4096)

@@ -18,7 +18,7 @@ from stepstream.services.gateway.otlp.fast_steps import PlainStepWriter
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import Intake, IntakeResult
 from stepstream.services.gateway.otlp.span_index import SpanIndex
-from stepstream.services.gateway.otlp.wire import TraceRequest
+from stepstream.services.gateway.otlp.wire import TraceRequest, split_entries
 from stepstream.topics.codec import Codec
 
 DEFAULTS = Defaults("shop", "analyse", "agent")
@@ -203,6 +203,11 @@ def export(parts: list[tuple[dict[str, str], list[dict[str, Any]]]]) -> bytes:
     return request.SerializeToString()
 
 
+def encoded_entry(name: str, value: bytes) -> bytes:
+    """Encode an attribute."""
+    return b"\x0a" + bytes((len(name),)) + name.encode() + b"\x12" + bytes((len(value),)) + value
+
+
 REQUESTS = st.lists(st.tuples(RESOURCES, st.lists(SPANS | AGENTS, max_size=5)), min_size=1, max_size=2).map(export)
 
 
@@ -258,7 +263,82 @@ def test_both_paths_agree_on_recorded_exports(generation: str) -> None:
 @pytest.mark.parametrize("name", ["gen_ai.request.model", "gen_ai.output.messages", "user.id"])
 def test_malformed_values_reject_the_whole_request(name: str, malformed: bytes) -> None:
     request = TraceRequest.FromString(export([({}, run(1) + run(2))]))
-    request.resource_spans[0].scope_spans[0].spans[5].attributes[name] = malformed
+    attributes = request.resource_spans[0].scope_spans[0].spans[5].attributes
+    attributes[:] = [entry for entry in attributes if split_entries([entry]).keys() != {name}]
+    attributes.append(encoded_entry(name, malformed))
     path = Path(PlainStepWriter)
     with pytest.raises(BadRequest):
         path.take(request.SerializeToString())
+
+
+CHAT = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.request.model": "demo",
+    "gen_ai.output.messages": '[{"role": "assistant", "parts": [{"type": "text", "content": "4711"}]}]',
+}
+
+
+def call(number: int, attributes: dict[str, Any]) -> dict[str, Any]:
+    """A span of a call in a trace of its own."""
+    return {
+        "trace": bytes([number]) * 16,
+        "id": 1,
+        "parent": 0,
+        "start": 10**18,
+        "attributes": attributes,
+        "rare": {},
+        "failed": False,
+        "event": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "plain"),
+    [
+        ({"server.port": 443}, 2),
+        ({"server.host": "h"}, 2),
+        ({"gen_ai.response.id": "r" * 20}, 2),
+        ({"gen_ai.usage.input_tokens": 5}, 2),
+        ({"gen_ai.request.seed": 5}, 2),
+        ({"error.type": "timeout"}, 1),
+        ({"gen_ai.request.top_k": 5}, 1),
+        ({"user.id": "maria"}, 1),
+        ({"a" * 127: "x"}, 2),
+        ({"a" * 128: "x"}, 1),
+    ],
+)
+def test_as_many_attributes_as_before_have_other_names(more: dict[str, Any], plain: int) -> None:
+    assert same(export([({}, [call(1, {**CHAT, "server.port": 80}), call(2, {**CHAT, **more})])])) == plain
+
+
+@pytest.mark.parametrize("size", [*range(120, 135), 7900, 8100, 8300, 15_900, 15_990, 16_000, 16_400])
+def test_texts_of_all_encoded_lengths(size: int) -> None:
+    message = '[{"role": "assistant", "parts": [{"type": "text", "content": ""}]}]'
+    padded = message.replace('""', f'"{"x" * (size - len(message))}"')
+    assert len(padded) == size
+    spans = [call(n, {**CHAT, "gen_ai.output.messages": padded, "gen_ai.response.id": "r" * size}) for n in (1, 2)]
+    assert same(export([({}, spans)])) == (2 if size < 16_384 else 0)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"",
+        b"\x0a",
+        b"\x0a\x14",
+        encoded_entry("gen_ai.request.model", b"\x0a\x05other"),
+        encoded_entry("gen_ai.output.messages", b"\x0a\x02[]"),
+        encoded_entry("gen_ai.request.model", b"\x0a\x05other")[22:] + b"\x0a\x14gen_ai.request.model",
+    ],
+)
+def test_entries_with_unusual_encodings_and_names_given_twice(entry: bytes) -> None:
+    request = TraceRequest.FromString(export([({}, [call(n, {**CHAT, "server.port": 80}) for n in (1, 2)])]))
+    request.resource_spans[0].scope_spans[0].spans[1].attributes[-1] = entry
+    body = request.SerializeToString()
+    outcomes = []
+    for path in (Path(PlainStepWriter), Path(NoFastPath)):
+        try:
+            outcomes.append(path.take(body))
+        except BadRequest as error:
+            outcomes.append([type(error)])
+    assert outcomes[0] == outcomes[1]

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 from hand_made_traces import CHAT, TRACE, answer, span
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from stepstream.config import load
 from stepstream.core.slices import at_once
@@ -148,6 +148,7 @@ def test_an_open_trace_of_one_tenant_delays_no_other() -> None:
     )
     messages = json.dumps(answer("hello"))
     for name, value in (CHAT | {"gen_ai.input.messages": messages, "gen_ai.output.messages": messages}).items():
-        root.attributes[name] = AnyValue(string_value=value).SerializeToString()
+        entry = KeyValue(key=name, value=AnyValue(string_value=value))
+        root.attributes.append(entry.SerializeToString())
     topics = [[r.topic for r in at_once(intake.traces(request, who, 1)).records] for who in (OURS, THEIRS)]
     assert topics == [["open-traces"], ["steps"]]

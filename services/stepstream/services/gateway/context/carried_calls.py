@@ -16,7 +16,7 @@ SLOTS = 1 << 18
 """Number of names: 20 MiB of disk, allocated as it is used."""
 _ID_BYTES = 64
 _VALUE = struct.Struct(f"<i{_ID_BYTES}s")
-_LEAST_ID = 16
+LEAST_ID = 16
 """Characters of a response's id that may be unique; servers without ids often send a constant."""
 
 
@@ -40,7 +40,7 @@ def call_ids(response_id: str, trace_id: str, *span_ids: str) -> list[str]:
         trace_id: empty: unknown.
         span_ids: spans of the call, as of the client's request.
     """
-    names = [f"response:{response_id}"] if len(response_id) >= _LEAST_ID else []
+    names = [f"response:{response_id}"] if len(response_id) >= LEAST_ID else []
     return names + [f"span:{trace_id}/{span_id}" for span_id in span_ids if trace_id and span_id]
 
 

@@ -77,7 +77,7 @@ class Assembler:
             name = self._name(trace, run, base)
             names[id(run)] = name
             parent = self._caller_of(trace, run, names, steps) if run.parent is not None else (None, None)
-            agent = name_of(run.agent) if run.agent is not None else ""
+            agent = name_of(run.agent.attributes) if run.agent is not None else ""
             for span in run.calls:
                 step = self._step(trace, run, span, name, agent, parent, identities.of(span), defaults)
                 steps[span.span_id] = step

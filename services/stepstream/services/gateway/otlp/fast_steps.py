@@ -4,18 +4,18 @@ from functools import lru_cache
 from typing import cast
 
 from stepstream.delivery.types import EncodedEvent
-from stepstream.services.gateway.context.carried_calls import call_ids
+from stepstream.services.gateway.context.carried_calls import LEAST_ID, call_ids
 from stepstream.services.gateway.otlp.assembly import EMPTY_STEP, JOB
 from stepstream.services.gateway.otlp.attributes import Attributes, text
-from stepstream.services.gateway.otlp.fast_path import TraceSpans, avro_string
+from stepstream.services.gateway.otlp.fast_path import TraceSpans
 from stepstream.services.gateway.otlp.identity import Defaults, identity_of
 from stepstream.services.gateway.otlp.messages import STEP, shared_prefix
 from stepstream.services.gateway.otlp.span_index import Owner, SpanIndex, Subject
-from stepstream.services.gateway.otlp.trace import name_of
+from stepstream.services.gateway.otlp.span_layout import avro_string
 from stepstream.topics.avro_writer import compile_split_writer
 from stepstream.topics.catalogue import STEPS
 from stepstream.topics.events import Consent
-from stepstream.topics.ids import derived_id
+from stepstream.topics.ids import SEPARATOR, id_of_origin
 from stepstream.topics.varints import HALF, SIZES, zigzag
 
 _write_between = compile_split_writer(
@@ -42,6 +42,8 @@ _write_between = compile_split_writer(
 _FIELDS = "tenant", "consent", "task_id", "group_id", "environment", "harness_version", "split"
 _ENDS = next(field["type"]["symbols"] for field in STEP["fields"] if field["name"] == "end")
 _ID_SIZE = zigzag(36)
+_STEP = f"{SEPARATOR}step"
+_ONE = zigzag(1)
 _OPEN, _TERMINATED = zigzag(_ENDS.index("open")), zigzag(_ENDS.index("terminated"))
 
 
@@ -65,26 +67,32 @@ class PlainStepWriter:
         fields = self._fields_of(trace.shared, defaults)
         if fields is None:
             return None
-        agent = (name_of(trace.agent) if trace.agent is not None else "") or text(trace.shared.get("service.name"))
-        parts = self._constant_parts(agent or defaults.agent, *fields)
-        calls = trace.calls
+        calls, has_agent = trace.calls, trace.agent_id is not None
         span_index, trace_id, tenant = self._span_index, trace.trace_id, defaults.tenant
-        names = [call_ids(call.response_id, trace_id, call.span_id) for call in calls]
-        if span_index.has_carried_steps() and any(span_index.carried_step(tenant, of_call) for of_call in names):
+        if span_index.has_carried_steps() and any(
+            span_index.carried_step(tenant, call_ids(call.response_id, trace_id, call.span_id)) for call in calls
+        ):
             return None
-        key, trajectory = avro_string(trace_id.encode()), span_index.trajectory(tenant, trace_id)
+        trajectory = span_index.trajectory(tenant, trace_id)
         if trajectory is None:
             trajectory = span_index.begin(tenant, trace_id, 0)
         elif trajectory.tools_hash:
             return None
         owner = Owner(tenant, None, cast(Consent, fields[1]))
-        span_index.add_subject(tenant, trace_id, "", Subject(trace_id, owner=owner))
-        if trace.agent is not None:
-            span_index.add_subject(tenant, trace_id, trace.agent.span_id, Subject(trace_id, owner=owner))
+        subject = Subject(trace_id, owner=owner)
+        span_index.add_subject(tenant, trace_id, "", subject)
+        if trace.agent_id is not None:
+            span_index.add_subject(tenant, trace_id, trace.agent_id, subject)
+        agent = trace.agent_name or text(trace.shared.get("service.name")) or defaults.agent
+        p = self._constant_parts(agent, *fields)
+        before_index = b"".join((p[2], avro_string(trace_id.encode()), p[3]))
+        origin = SEPARATOR.join((JOB, trace_id, ""))
+        # All names of spans have the same size.
+        span_name = avro_string(call_ids("", trace_id, calls[0].span_id)[0].encode())[: -len(calls[0].span_id)]
         events: list[EncodedEvent] = []
         last = calls[-1]
-        for call, of_call in zip(calls, names, strict=True):
-            span_id, prompt = call.span_id, call.prompt
+        for call in calls:
+            span_id, prompt, response_id = call.span_id, call.prompt, call.response_id
             position = span_index.step_of(tenant, trace_id, span_id)
             is_repeated = False
             if position is not None and position[0] == trace_id:
@@ -96,55 +104,55 @@ class PlainStepWriter:
                 trajectory.next_index = index + 1
             shared = 0
             if not is_repeated:
-                shared = shared_prefix(prompt, trajectory.messages)
+                if trajectory.messages:
+                    shared = shared_prefix(prompt, trajectory.messages)
                 trajectory.messages = [*prompt, call.response]
-            span_index.add_step(trace_id, span_id, (trace_id, index, owner), call.response_id)
+            span_index.add_step(trace_id, span_id, (trace_id, index, owner), response_id)
             new = prompt[shared:] if shared else prompt
-            event_id = derived_id(JOB, trace_id, span_id, "step", tenant=tenant)
+            event_id = id_of_origin(f"{origin}{span_id}{_STEP}", tenant)
             at = call.start_ns // 1000
             body = b"".join(
                 (
-                    parts[0],
+                    p[0],
                     _ID_SIZE,
                     event_id.encode(),
-                    parts[1],
+                    p[1],
                     zigzag(at),
-                    parts[2],
-                    key,
-                    parts[3],
+                    before_index,
                     SIZES[index] if index < HALF else zigzag(index),
-                    parts[4],
-                    zigzag(len(of_call)),
-                    *(avro_string(name.encode()) for name in of_call),
+                    p[4],
+                    _encoded_names(response_id) if len(response_id) >= LEAST_ID else _ONE,
+                    span_name,
+                    span_id.encode(),
                     b"\0",
-                    parts[5],
+                    p[5],
                     call.model,
-                    parts[6],
+                    p[6],
                     SIZES[shared] if shared < HALF else zigzag(shared),
-                    parts[7],
+                    p[7],
                     *((zigzag(len(new)), *new, b"\0") if new else (b"\0",)),
-                    parts[8],
+                    p[8],
                     call.response,
-                    parts[9],
+                    p[9],
                     call.sampling,
-                    parts[10],
+                    p[10],
                     call.finish_reason,
-                    parts[11],
-                    _TERMINATED if call is last and trace.agent is not None else _OPEN,
-                    parts[12],
+                    p[11],
+                    _TERMINATED if has_agent and call is last else _OPEN,
+                    p[12],
                     call.duration_ms,
-                    parts[13],
+                    p[13],
                     call.first_token_ms,
-                    parts[14],
+                    p[14],
                     call.usage_prompt_tokens,
-                    parts[15],
+                    p[15],
                     call.usage_response_tokens,
-                    parts[16],
+                    p[16],
                 )
             )
             context = {"traceparent": f"00-{trace_id}-{span_id}-01"}
             events.append(EncodedEvent(STEPS, trace_id, event_id, at, body, context))
-        if trace.agent is not None:
+        if has_agent:
             trajectory.messages = ()  # frees memory: steps rarely follow
         return events
 
@@ -165,3 +173,8 @@ class PlainStepWriter:
         count = self._span_index.count
         constant = {"producer": self._producer, "agent": agent, "counted_by": count}
         return _write_between({**EMPTY_STEP, **resource_fields, **constant})
+
+
+def _encoded_names(response_id: str) -> bytes:
+    """Encode the beginning of a call's two names: their number, and the response's."""
+    return zigzag(2) + avro_string(call_ids(response_id, "")[0].encode())

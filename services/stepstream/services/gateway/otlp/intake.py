@@ -18,9 +18,10 @@ from stepstream.services.gateway.otlp.calls import EVALUATION
 from stepstream.services.gateway.otlp.fast_path import TraceSpans
 from stepstream.services.gateway.otlp.fast_steps import PlainStepWriter
 from stepstream.services.gateway.otlp.identity import CONSENTS, Defaults, consent_of
+from stepstream.services.gateway.otlp.span_layout import known_call
 from stepstream.services.gateway.otlp.spans import CALL, Resource, logs_of, span_of
 from stepstream.services.gateway.otlp.trace import Trace
-from stepstream.services.gateway.otlp.wire import Signal
+from stepstream.services.gateway.otlp.wire import Signal, split_entries
 from stepstream.topics.catalogue import OPEN_TRACES
 from stepstream.topics.events import new_trace_export
 from stepstream.topics.ids import new_event_id
@@ -151,12 +152,13 @@ def _gather(group: Any, traces: dict[str, TraceSpans], result: IntakeResult) -> 
         resource = Resource(attributes, scope.scope.name)
         for raw in scope.spans:
             yield
-            encoded = raw.attributes
-            values = {name: encoded[name] for name in encoded}  # faster than `dict`, which fetches the keys in Python
+            call, values = known_call(raw.attributes[:]), None
             trace_id = raw.trace_id.hex()
             fault = resource_fault
-            if _CONSENT in values and (own := decode_value(values[_CONSENT])) not in (None, ""):
-                fault = _consent_fault(own)
+            if call is None:
+                values = split_entries(raw.attributes)
+                if _CONSENT in values and (own := decode_value(values[_CONSENT])) not in (None, ""):
+                    fault = _consent_fault(own)
             if len(trace_id) != 32 or len(raw.span_id) != 8:
                 fault = "a span's trace_id must have 16 bytes and its span_id 8"
             if fault:
@@ -165,7 +167,7 @@ def _gather(group: Any, traces: dict[str, TraceSpans], result: IntakeResult) -> 
             trace = traces.get(trace_id)
             if trace is None:
                 trace = traces[trace_id] = TraceSpans(trace_id)
-            trace.add(raw, values, resource)
+            trace.add(raw, call, values, resource)
 
 
 def _consent_fault(consent: Any) -> str:
@@ -178,7 +180,7 @@ def _consent_fault(consent: Any) -> str:
 def _trace_of(gathered: TraceSpans) -> Trace:
     trace = Trace(gathered.trace_id)
     for raw, values, resource in gathered.spans:
-        span = span_of(raw, decode_attributes(values), resource)
+        span = span_of(raw, decode_attributes(values or split_entries(raw.attributes)), resource)
         trace.spans[span.span_id] = span
     return trace
 

@@ -10,6 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from stepstream.services.gateway.otlp import logfire
 from stepstream.services.gateway.otlp.attributes import Attributes, attributes_of, decode_attributes, value_of
+from stepstream.services.gateway.otlp.wire import split_entries
 
 
 class Role(Enum):
@@ -137,7 +138,7 @@ def spans_of(request: Any) -> Iterator[Span]:
         for scope in group.scope_spans:
             resource = Resource(shared, scope.scope.name)
             for raw in scope.spans:
-                yield span_of(raw, decode_attributes(raw.attributes), resource)
+                yield span_of(raw, decode_attributes(split_entries(raw.attributes)), resource)
 
 
 def has_failed(status: bytes) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from stepstream.services.gateway.otlp.attributes import Attributes
 from stepstream.services.gateway.otlp.calls import DETAILS, has_content
 from stepstream.services.gateway.otlp.messages import CHOICE
 from stepstream.services.gateway.otlp.spans import AGENT, CALL, TOOL, Log, Span
@@ -152,7 +153,11 @@ def runs_of(trace: Trace, calls: Iterable[Span]) -> list[Run]:
         if run.parent is None and first is None:
             first = run
         elif run.parent is None and first is not None:
-            if first.agent is not None and run.agent is not None and name_of(first.agent) == name_of(run.agent):
+            if (
+                first.agent is not None
+                and run.agent is not None
+                and name_of(first.agent.attributes) == name_of(run.agent.attributes)
+            ):
                 first.calls = sorted(first.calls + run.calls, key=lambda span: (span.start_ns, span.span_id))
                 runs[run.agent.span_id] = first
                 continue
@@ -161,10 +166,9 @@ def runs_of(trace: Trace, calls: Iterable[Span]) -> list[Run]:
     return with_steps
 
 
-def name_of(agent: Span) -> str:
-    """Return an agent's name from its span; empty: none."""
-    a = agent.attributes
+def name_of(agent: Attributes) -> str:
+    """Return an agent's name from its span's attributes; empty: none."""
     for key in ("gen_ai.agent.name", "agent.name", "graph.node.id", "traceloop.entity.name"):
-        if a.get(key):
-            return str(a[key])
+        if agent.get(key):
+            return str(agent[key])
     return ""

@@ -1,14 +1,15 @@
 """Decode OTLP requests over HTTP and encode their answers: protobuf or JSON, plain or compressed.
 
 `TraceRequest` declares other types for the same bytes. OTLP's attributes are a list of names and values, each value a
-message. On the wire a list of pairs equals a map, and a message equals bytes. With these types a span's attributes are
-one dictionary of bytes, and `attributes` decodes only the values that are needed. Undeclared fields are preserved.
+message. On the wire a list of pairs equals a map, and a message equals bytes. With these types a resource's attributes
+are one dictionary of bytes, and a span's are a list of bytes, its entries. `attributes` and `span_layout` decode only
+the values that are needed. Undeclared fields are preserved.
 """
 
 import base64
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -44,11 +45,12 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "name": (5, "string"),
         "start_time_unix_nano": (7, "fixed64"),
         "end_time_unix_nano": (8, "fixed64"),
-        "attributes": (9, "attributes"),
+        "attributes": (9, "*bytes"),
         "events": (11, "*Event"),
         "status": (15, "bytes"),
     },
     "Event": {"time_unix_nano": (1, "fixed64"), "name": (2, "string"), "attributes": (3, "attributes")},
+    "Entry": {"key": (1, "string"), "value": (2, "bytes")},
 }
 """Fields by message, with number and type; `*`: several."""
 
@@ -61,8 +63,8 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
             field = message.field.add(name=field_name, number=number)
             repeated = kind == "attributes" or kind.startswith("*")
             field.label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
-            if kind in _SCALARS:
-                field.type = _SCALARS[kind]
+            if kind.removeprefix("*") in _SCALARS:
+                field.type = _SCALARS[kind.removeprefix("*")]
                 continue
             field.type = _FIELD.TYPE_MESSAGE
             if kind == "attributes":
@@ -76,14 +78,30 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     return file
 
 
-def _request() -> Any:
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(_file())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.TraceRequest"))
+_pool = descriptor_pool.DescriptorPool()
+_pool.Add(_file())
 
 
-TraceRequest: Any = _request()
+def _class(name: str) -> Any:
+    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+
+
+TraceRequest: Any = _class("TraceRequest")
 """The class of `/v1/traces` requests; `attributes.decode_attributes` reads its maps."""
+_Entry: Any = _class("Entry")
+
+
+def split_entries(entries: Iterable[bytes]) -> dict[str, bytes]:
+    """Return a span's encoded attributes by name; the last of duplicates wins.
+
+    Raises:
+        DecodeError: an entry is malformed.
+    """
+    values: dict[str, bytes] = {}
+    for entry in entries:
+        parsed = _Entry.FromString(entry)
+        values[parsed.key] = parsed.value
+    return values
 
 
 PROTOBUF = "application/x-protobuf"
