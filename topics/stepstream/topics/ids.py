@@ -3,7 +3,7 @@
 import hashlib
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from uuid_utils import UUID, uuid5, uuid7
@@ -29,12 +29,13 @@ def derived_id(job: str, *origin: str | int, tenant: str = DEFAULT_TENANT) -> st
         tenant: whose event it is; each tenant has a namespace of its own. The default one, also of events that are of
             no tenant, is that of the releases in which ids did not depend on the tenant.
     """
-    return id_of_origin(SEPARATOR.join((job, *map(str, origin))), tenant)
+    return str(uuid5(_namespace(tenant), SEPARATOR.join((job, *map(str, origin)))))
 
 
-def id_of_origin(origin: str, tenant: str) -> str:
-    """Return the id that `derived_id` gives for a job and its origin, joined by `SEPARATOR`."""
-    return str(uuid5(_namespace(tenant), origin))
+def derived_ids(tenant: str) -> Callable[[str], str]:
+    """Return a function that does as `derived_id` for this tenant; it takes job and origin, joined by `SEPARATOR`."""
+    namespace = _namespace(tenant)
+    return lambda origin: str(uuid5(namespace, origin))
 
 
 @lru_cache(1000)

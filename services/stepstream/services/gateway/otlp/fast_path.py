@@ -41,6 +41,8 @@ _NO_MORE_FIELDS = b"\0\0\0\0"
 _NO_RESULT = b"\0\0\0"
 """Rest of a tool call after its arguments: no `result`, `error` or `duration_ms`."""
 _CACHE_SIZE = 4096
+_new = tuple.__new__
+"""Makes a named tuple in half the time of its constructor."""
 _pack_float = struct.Struct("<f").pack
 
 
@@ -149,7 +151,7 @@ def _read(raw: Any, known: KnownCall) -> PlainCall | None:
     if first_token is None:
         return None
     start, end = raw.start_time_unix_nano, raw.end_time_unix_nano
-    return PlainCall(
+    fields = (
         start,
         raw.span_id.hex(),
         raw.parent_span_id,
@@ -164,6 +166,7 @@ def _read(raw: Any, known: KnownCall) -> PlainCall | None:
         _tokens(input_tokens),
         _tokens(output_tokens),
     )
+    return _new(PlainCall, fields)
 
 
 _ROLES = {role: avro_string(role.encode()) for role in ("system", "user", "assistant", "tool", "developer")}

@@ -15,7 +15,7 @@ from stepstream.services.gateway.otlp.span_layout import avro_string
 from stepstream.topics.avro_writer import compile_split_writer
 from stepstream.topics.catalogue import STEPS
 from stepstream.topics.events import Consent
-from stepstream.topics.ids import SEPARATOR, id_of_origin
+from stepstream.topics.ids import SEPARATOR, derived_ids
 from stepstream.topics.varints import HALF, SIZES, zigzag
 
 _write_between = compile_split_writer(
@@ -44,6 +44,8 @@ _ENDS = next(field["type"]["symbols"] for field in STEP["fields"] if field["name
 _ID_SIZE = zigzag(36)
 _STEP = f"{SEPARATOR}step"
 _ONE = zigzag(1)
+_new = tuple.__new__
+"""Makes a named tuple in half the time of its constructor."""
 _OPEN, _TERMINATED = zigzag(_ENDS.index("open")), zigzag(_ENDS.index("terminated"))
 
 
@@ -86,7 +88,7 @@ class PlainStepWriter:
         agent = trace.agent_name or text(trace.shared.get("service.name")) or defaults.agent
         p = self._constant_parts(agent, *fields)
         before_index = b"".join((p[2], avro_string(trace_id.encode()), p[3]))
-        origin = SEPARATOR.join((JOB, trace_id, ""))
+        id_of, origin = derived_ids(tenant), SEPARATOR.join((JOB, trace_id, ""))
         # All names of spans have the same size.
         span_name = avro_string(call_ids("", trace_id, calls[0].span_id)[0].encode())[: -len(calls[0].span_id)]
         events: list[EncodedEvent] = []
@@ -109,7 +111,7 @@ class PlainStepWriter:
                 trajectory.messages = [*prompt, call.response]
             span_index.add_step(trace_id, span_id, (trace_id, index, owner), response_id)
             new = prompt[shared:] if shared else prompt
-            event_id = id_of_origin(f"{origin}{span_id}{_STEP}", tenant)
+            event_id = id_of(f"{origin}{span_id}{_STEP}")
             at = call.start_ns // 1000
             body = b"".join(
                 (
@@ -130,7 +132,9 @@ class PlainStepWriter:
                     p[6],
                     SIZES[shared] if shared < HALF else zigzag(shared),
                     p[7],
-                    *((zigzag(len(new)), *new, b"\0") if new else (b"\0",)),
+                    SIZES[len(new)] if len(new) < HALF else zigzag(len(new)),
+                    *new,
+                    b"\0" if new else b"",
                     p[8],
                     call.response,
                     p[9],
@@ -151,7 +155,7 @@ class PlainStepWriter:
                 )
             )
             context = {"traceparent": f"00-{trace_id}-{span_id}-01"}
-            events.append(EncodedEvent(STEPS, trace_id, event_id, at, body, context))
+            events.append(_new(EncodedEvent, (STEPS, trace_id, event_id, at, body, context)))
         if has_agent:
             trajectory.messages = ()  # frees memory: steps rarely follow
         return events
