@@ -16,6 +16,7 @@ from stepstream.topics.codec import Codec
 from stepstream.topics.events import Checkpoint, WorkerStatus, new_checkpoint, new_checkpoint_file
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
+from stepstream.versions.layout import weights_sha256
 
 ASK: dict[str, Any] = {
     "messages": [{"role": "user", "content": "q:a+c"}],
@@ -38,12 +39,18 @@ class VersionPublisher:
 
     def make(self, version: int, seed: int) -> Checkpoint:
         """Write a checkpoint and return its event, which is not published yet."""
-        folder = tiny_model(self._folder / f"v{version}", seed)
+        return self.describe(version, tiny_model(self._folder / f"v{version}", seed))
+
+    def describe(self, version: int, folder: Path, base_version: int | None = None) -> Checkpoint:
+        """Return the event of the files in a folder; with `base_version` they are adapters of that version."""
         files = [
             new_checkpoint_file(
-                path=file.name, sha256=hashlib.sha256(file.read_bytes()).hexdigest(), size_bytes=file.stat().st_size
+                path=file.relative_to(folder).as_posix(),
+                sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+                size_bytes=file.stat().st_size,
             )
-            for file in sorted(folder.iterdir())
+            for file in sorted(folder.rglob("*"))
+            if file.is_file()
         ]
         return new_checkpoint(
             event_id=new_event_id(),
@@ -51,9 +58,11 @@ class VersionPublisher:
             model=self._model,
             version=version,
             uri=folder.as_uri(),
-            weights_sha256=next(file["sha256"] for file in files if file["path"] == "model.safetensors"),
+            weights_sha256=weights_sha256(files),
             files=files,
             code_version="test",
+            format="full" if base_version is None else "lora",
+            base_version=base_version,
         )
 
     def publish(self, checkpoint: Checkpoint) -> None:

@@ -52,7 +52,7 @@ class VllmEngine(Engine):
         self._tokenizer: dict[str, str] = {}
         self._adapters: dict[int, Path] = {}
         self._process = VllmProcess(inference)
-        self._process.ended.add_done_callback(self._end)
+        self._has_failed_start = False
 
     @property
     def version(self) -> int | None:
@@ -60,13 +60,17 @@ class VllmEngine(Engine):
         return self._version
 
     async def load(self, folder: Path, version: int) -> None:
-        """Start vLLM with the version, or swap it in."""
+        """Start vLLM with the version, or swap it in.
+
+        If vLLM ends while it starts, the version is refused, since the next one may be sound. If that start fails too,
+        the engine has failed.
+        """
         self._check_alive()
         tensors, tokenizer = await asyncio.to_thread(self._checked, folder)
         if self._process.is_started:
             await self._swap(folder, version)
         else:
-            await self._process.start(folder, version)
+            await self._start(folder, version)
         self._version, self._tensors, self._tokenizer = version, tensors, tokenizer
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
@@ -101,6 +105,11 @@ class VllmEngine(Engine):
         await self.unload_adapter(version)  # of another folder
         name = self._adapter_name(version)
         await self._update_adapters("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        try:
+            await self._check_smoke_prompts(folder, name)
+        except CheckpointRefusedError:
+            await self._update_adapters("/v1/unload_lora_adapter", {"lora_name": name})
+            raise
         self._adapters[version] = folder
 
     async def unload_adapter(self, version: int) -> None:
@@ -162,6 +171,41 @@ class VllmEngine(Engine):
                 )
         check_finite(folder, tensors)
         return tensors, tokenizer
+
+    async def _start(self, folder: Path, version: int) -> None:
+        process, is_ready = self._process, False
+        try:
+            await process.start(folder, version)
+            is_ready = True
+            await self._check_smoke_prompts(folder)
+        except (CheckpointRefusedError, EngineError) as error:
+            has_ended = isinstance(error, EngineError)
+            if has_ended and (self._has_failed_start or not (is_ready or process.ended.done())):
+                self._break_down(error)
+                raise
+            self._has_failed_start = has_ended
+            await process.close()
+            self._process = VllmProcess(self._inference)
+            if has_ended:
+                raise CheckpointRefusedError(f"vLLM cannot start with {folder}: {error}") from error
+            raise
+        self._has_failed_start = False
+        process.ended.add_done_callback(self._end)
+
+    async def _check_smoke_prompts(self, folder: Path, adapters: str | None = None) -> None:
+        """Compute the smoke prompts with the weights, or with the adapters of this name; a swap does so itself."""
+        if not self._inference.smoke_prompts:
+            return
+        body = {"prompts": self._inference.smoke_prompts, "adapters": adapters}
+        try:
+            async with asyncio.timeout(_SWAP_S), self.post("/stepstream/smoke", orjson.dumps(body)) as answer:
+                reply = await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise EngineError(f"vLLM does not finish the smoke prompts: {error or type(error).__name__}") from error
+        if answer.status == 409:
+            raise CheckpointRefusedError(f"{folder}: {_message(reply)}")
+        if answer.status != 200:
+            raise EngineError(f"vLLM answered the smoke prompts with {answer.status}: {_message(reply)}")
 
     async def _swap(self, folder: Path, version: int) -> None:
         body = {

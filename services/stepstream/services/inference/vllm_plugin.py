@@ -1,10 +1,11 @@
 """Extend vLLM's server: the entry points `vllm.general_plugins` and `vllm.endpoint_plugins`.
 
 Every process of vLLM calls `register`. The process that serves HTTP creates `ServingPlugin`, which adds
-`POST /stepstream/swap` and replaces the chat handler. `--additional-config` names the version of the first weights:
-`{"stepstream": {"version": 3}}`.
+`POST /stepstream/swap` and `POST /stepstream/smoke`, and replaces the chat handler. `--additional-config` names the
+version of the first weights: `{"stepstream": {"version": 3}}`.
 """
 
+from collections.abc import Coroutine
 from typing import Any
 
 BACKEND = "stepstream"
@@ -13,15 +14,18 @@ _RECHECK_MS = 100
 
 
 def register() -> None:
-    """Register the weight transfer backend; vLLM may call this several times in a process."""
+    """Register the weight transfer backend and patch the loader; vLLM may call this several times in a process."""
     from vllm.distributed.device_communicators import shm_broadcast
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    from stepstream.services.inference.vllm_start_check import require_every_tensor
 
     # With several GPUs: a worker that had no work for 1 s may miss the wake-up for the next step, and by default looks
     # again after 5 s.
     shm_broadcast.SHM_READER_RECHECK_INTERVAL_MS = _RECHECK_MS
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, f"{_PACKAGE}.vllm_transfer", "FolderTransferEngine")
+    require_every_tensor()
 
 
 class ServingPlugin:
@@ -31,10 +35,11 @@ class ServingPlugin:
     required_tasks = ("generate",)
 
     def attach_router(self, app: Any) -> None:
-        """Add the route, and the answer to calls that are in flight when the engine dies."""
+        """Add the routes, and the answer to calls that are in flight when the engine dies."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         app.router.add_route("/stepstream/swap", _swap, methods=["POST"])
+        app.router.add_route("/stepstream/smoke", _smoke, methods=["POST"])
         app.add_exception_handler(EngineDeadError, _engine_dead)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
@@ -64,13 +69,25 @@ async def _engine_dead(request: Any, error: Exception) -> Any:
 
 async def _swap(request: Any) -> Any:
     """Answer 200 with the seconds of each part, 409 if the version is refused, 500 if nothing can be served."""
+    from stepstream.services.inference.vllm_swap import SwapRequest
+
+    return await _answered(request.app.state.stepstream_swapper.swap(SwapRequest(**await request.json())))
+
+
+async def _smoke(request: Any) -> Any:
+    """Answer 200 if the `prompts` give finite tokens with the weights, or the loaded `adapters`; 409 if not, 500."""
+    body, state = await request.json(), request.app.state
+    adapters = state.openai_serving_models.lora_requests[body["adapters"]] if body["adapters"] else None
+    return await _answered(state.stepstream_swapper.check_prompts(body["prompts"], adapters))
+
+
+async def _answered(work: Coroutine[Any, Any, dict[str, float] | None]) -> Any:
     from starlette.responses import JSONResponse
 
-    from stepstream.services.inference.vllm_swap import SwapFailedError, Swapper, SwapRefusedError, SwapRequest
+    from stepstream.services.inference.vllm_swap import SwapFailedError, SwapRefusedError
 
-    swapper: Swapper = request.app.state.stepstream_swapper
     try:
-        return JSONResponse(await swapper.swap(SwapRequest(**await request.json())))
+        return JSONResponse(await work)
     except SwapRefusedError as error:
         return JSONResponse({"error": {"message": str(error)}}, 409)
     except SwapFailedError as error:

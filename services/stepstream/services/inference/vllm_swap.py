@@ -13,12 +13,13 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from vllm import SamplingParams
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
 Generate = Callable[..., AsyncGenerator[Any, None]]
+_T = TypeVar("_T")
 _LIFE_CHECK_S = 0.5
 
 
@@ -76,6 +77,15 @@ class Swapper:
             finally:
                 self._open.set()
 
+    async def check_prompts(self, prompts: Sequence[str], adapters: Any = None) -> None:
+        """Compute smoke prompts with the served weights, or with adapters (vLLM's `LoRARequest`).
+
+        Raises:
+            SwapRefusedError: the token after a prompt has no finite logprob.
+            SwapFailedError: the engine ended.
+        """
+        await self._unless_dead(self._check_prompts(prompts, adapters))
+
     async def _swap(self, request: SwapRequest) -> dict[str, float]:
         times = [time.perf_counter()]
         await self._pause(request.drain)
@@ -87,19 +97,20 @@ class Swapper:
             raise SwapRefusedError(f"vLLM cannot load {request.folder}: {error}") from error
         times.append(time.perf_counter())
         await self.client.resume_generation()
-        failed = [prompt for prompt in request.smoke_prompts if not await self._is_finite(prompt)]
-        if failed:
+        try:
+            await self._check_prompts(request.smoke_prompts)
+        except SwapRefusedError as error:
             await self._pause(drain=False)
             await self._restore()
-            raise SwapRefusedError(f"{request.folder}: the token after the smoke prompt {failed[0]!r} is not finite")
+            raise SwapRefusedError(f"{request.folder}: {error}") from None
         self.folder, self.version = request.folder, request.version
         times.append(time.perf_counter())
         parts = [round(end - start, 4) for start, end in itertools.pairwise(times)]
         return dict(zip(("pause_s", "load_s", "resume_s"), parts, strict=True))
 
-    async def _unless_dead(self, swap: Coroutine[Any, Any, dict[str, float]]) -> dict[str, float]:
-        """Return the result of a swap; vLLM never answers a call that its engine had when it ended."""
-        task = asyncio.create_task(swap)
+    async def _unless_dead(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return the result of a swap or check; vLLM never answers a call that its engine had when it ended."""
+        task = asyncio.create_task(work)
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=_LIFE_CHECK_S)
@@ -125,13 +136,20 @@ class Swapper:
             raise SwapFailedError(f"vLLM cannot load the last good version {self.folder} again: {error}") from error
         await self.client.resume_generation()
 
-    async def _is_finite(self, prompt: str) -> bool:
+    async def _check_prompts(self, prompts: Sequence[str], adapters: Any = None) -> None:
+        for prompt in prompts:
+            if not await self._is_finite(prompt, adapters):
+                raise SwapRefusedError(f"the token after the smoke prompt {prompt!r} is not finite")
+
+    async def _is_finite(self, prompt: str, adapters: Any) -> bool:
         assert self._generate is not None
         params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=0)
         try:
             logprobs = [
                 logprob.logprob
-                async for output in self._generate({"prompt": prompt}, params, f"smoke-{uuid.uuid4().hex}")
+                async for output in self._generate(
+                    {"prompt": prompt}, params, f"smoke-{uuid.uuid4().hex}", lora_request=adapters
+                )
                 for choice in output.outputs
                 for tokens in choice.logprobs or ()
                 for logprob in tokens.values()
