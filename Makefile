@@ -121,6 +121,7 @@ SERVING_TESTS := \
 	tests/integration/test_inference_worker.py \
 	tests/integration/test_signed_versions.py \
 	tests/integration/test_rollouts_on_workers.py \
+	tests/integration/test_vllm_adapter_tracks.py \
 	tests/integration/test_model_rollouts.py \
 	tests/integration/test_model_updates.py \
 	tests/integration/test_gateway_workers.py \
