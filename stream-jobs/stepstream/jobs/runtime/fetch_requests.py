@@ -16,9 +16,9 @@ class FetchRequests:
     def __init__(self, fetcher: Any) -> None:
         """Take charge of the requests of `fetcher`.
 
-        A node gets one request at a time. While records wait here to be processed for over 0.1 s, a request leaves out
-        their partitions. If the others are idle, as a topic of feedback, it would wait for `fetch_max_wait_ms`, and no
-        record of the busy partitions would come until then. So its wait is limited to `PARTIAL_WAIT_MS`.
+        A node gets one request at a time. A request leaves out partitions that are paused, or whose records have waited
+        here for over 0.1 s. If the others are idle, as a topic of feedback, it would wait for `fetch_max_wait_ms`, and
+        no record of the partitions that it left out would come until then. So its wait is limited to `PARTIAL_WAIT_MS`.
         """
         self._fetcher = fetcher
         self._held = False
@@ -39,7 +39,8 @@ class FetchRequests:
         requests, *others = self._find_actions(assignment)
         if self._held:
             requests = []
-        elif self._fetcher._records:
-            for _, request in requests:
+        for node, request in requests:
+            requested = sum(len(partitions) for _, partitions in request.topics)
+            if requested < sum(self._fetcher._select_read_replica(tp) == node for tp in assignment.tps):
                 request._max_wait_ms = min(request._max_wait_ms, PARTIAL_WAIT_MS)
         return requests, *others

@@ -23,6 +23,8 @@ from stepstream.jobs.runtime.record import Record, TopicPartition
 
 _WAIT_S = 1.0
 """Longest wait for records; a position that moves without records is reported this late."""
+_IDLE_REQUEST_S = 5.0
+"""Longest wait at the broker of a request for all partitions; the broker answers at once when there is a record."""
 _FULL_FETCH_BYTES = 1 << 20
 """Size at which the broker answers at once a worker that fills its fetches."""
 
@@ -112,7 +114,8 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         # Faust sets it only with its own transactions. The fetcher reads it when the consumer starts.
         consumer._isolation_level = "read_committed"
         # By default, the fetcher looks at all partitions five times a second. All that it waits for also wakes it.
-        consumer._consumer_timeout = _WAIT_S
+        consumer._consumer_timeout = _IDLE_REQUEST_S
+        consumer._fetch_max_wait_ms = int(_IDLE_REQUEST_S * 1000)
         if transport.within_s:
             # Otherwise, each record would be fetched alone, by a request that names all partitions.
             consumer._fetch_min_bytes = _FULL_FETCH_BYTES
@@ -123,6 +126,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         """Start the consumer."""
         await super().on_start()
         self._requests = FetchRequests(self._ensure_consumer()._fetcher)
+
+    async def _keepalive2(self) -> None:
+        """Do nothing: mode wakes the loops of both threads each second to see that they go on."""
 
     def member(self) -> GroupMember:
         """Return the current membership."""

@@ -23,7 +23,10 @@ def run_with_fetcher(check: Callable[[Fetcher, Any], Awaitable[None]]) -> None:
         nothing = SimpleNamespace(register_fetch_waiters=lambda _: None, subscription=None)
         nothing.wait_for_assignment = asyncio.Event().wait
         fetcher = Fetcher(client, nothing, fetch_max_wait_ms=1500)
-        states = {tp: SimpleNamespace(has_valid_position=True, paused=False, position=0) for tp in (BUSY, IDLE)}
+        states = {
+            tp: SimpleNamespace(has_valid_position=True, paused=False, position=0, resume_fut=None)
+            for tp in (BUSY, IDLE)
+        }
         assignment = SimpleNamespace(tps=list(states), state_value=states.__getitem__)
         try:
             await check(fetcher, assignment)
@@ -34,14 +37,19 @@ def run_with_fetcher(check: Callable[[Fetcher, Any], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("waiting_here", "requested", "wait_ms"),
-    [((), {"steps", "feedback"}, 1500), ((BUSY,), {"feedback"}, PARTIAL_WAIT_MS)],
+    ("waiting_here", "paused", "requested", "wait_ms"),
+    [
+        ((), False, {"steps", "feedback"}, 1500),
+        ((BUSY,), False, {"feedback"}, PARTIAL_WAIT_MS),
+        ((), True, {"feedback"}, PARTIAL_WAIT_MS),
+    ],
 )
 def test_only_a_request_for_all_partitions_waits_long(
-    waiting_here: tuple[TopicPartition, ...], requested: set[str], wait_ms: int
+    waiting_here: tuple[TopicPartition, ...], paused: bool, requested: set[str], wait_ms: int
 ) -> None:
     async def check(fetcher: Fetcher, assignment: Any) -> None:
         FetchRequests(fetcher)
+        assignment.state_value(BUSY).paused = paused
         fetcher._records |= {tp: SimpleNamespace(calculate_backoff=lambda: 0) for tp in waiting_here}
         [(_, request)] = fetcher._get_actions_per_node(assignment)[0]
         assert {topic for topic, _ in request.topics} == requested
