@@ -1,7 +1,7 @@
 """Measure the rate and latency of one worker of each stream job, against a plain confluent-kafka loop.
 
-Run it as `.venv/bin/python bench/stream.py [--quick]`. It starts its own broker, registry and store on free ports, with
-data in a temporary folder.
+Run it as `.venv/bin/python bench/stream.py [--quick] [--only rates idle latency]`. It starts its own broker, registry
+and store on free ports, with data in a temporary folder.
 
 Rates. The loop consumes in batches, decodes each record from Avro, encodes it again, produces it and commits at the
 end. It has no state, checks or flushes, so it is the maximum of one Python process. Each job processes the same records
@@ -57,6 +57,8 @@ from stepstream.topics import events
 from stepstream.topics.client import client_config
 from stepstream.topics.ids import derived_id
 from stepstream.topics.producer import EventProducer
+
+PARTS = ("rates", "idle", "latency")
 
 
 def has_all(bench: Bench, outputs: dict[str, int]) -> bool:
@@ -173,21 +175,27 @@ def measure_latency(bench: Bench) -> dict[str, tuple[float, float]]:
 
 
 def print_table(size: int, rates: dict[str, dict[str, float]], latencies: dict[str, tuple[float, float]]) -> None:
-    """Print the table."""
+    """Print the table of what was measured."""
     units = {"govern": "steps", "label": "steps", "measure": "trajectories", "store": "records"}
     print(f"\nsteps of {size} bytes, {STEPS_OF_ONE} a trajectory; latency at {PACE:g} steps/s, in ms\n")
     print("| job | per s | plain loop per s | ratio | RSS MB | p50 | p99 |\n|---|---|---|---|---|---|---|")
     for name, unit in units.items():
-        r = rates[name]
+        r = rates.get(name, {})
+        rate, rss = (f"{r['rate']:,.0f} {unit}", f"{r['rss_mb']:.0f}") if r else ("–", "–")
         loop = f"{r['loop']:,.0f} | {r['ratio']:.2f}" if "loop" in r else "– | –"
-        p50, p99 = (f"{value:.1f}" for value in latencies[name]) if name in latencies else ("–", "–")
-        print(f"| {name} | {r['rate']:,.0f} {unit} | {loop} | {r['rss_mb']:.0f} | {p50} | {p99} |")
-    print("| plain loop | | | | | {:.1f} | {:.1f} |\n".format(*latencies["loop"]))
+        print(f"| {name} | {rate} | {loop} | {rss} | {latency_cells(latencies.get(name))} |")
+    print(f"| plain loop | | | | | {latency_cells(latencies.get('loop'))} |\n")
+
+
+def latency_cells(measured: tuple[float, float] | None) -> str:
+    """Return the cells of p50 and p99; None: it was not measured."""
+    return "– | –" if measured is None else "{:.1f} | {:.1f}".format(*measured)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer records, under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer records, about a minute")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure; all by default")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stepstream-bench-") as name:
         folder = Path(name)
@@ -196,15 +204,16 @@ def main() -> None:
             admin.create_topics([NewTopic(LOOP_TOPIC, 8, 1)])[LOOP_TOPIC].result()
             bench = Bench(stack, folder, arguments.quick)
             size = bench.fill()
-            rates = measure_all(bench)
-            idle = measure_idle(bench)
-            latencies = measure_latency(bench)
+            rates = measure_all(bench) if "rates" in arguments.only else {}
+            idle = measure_idle(bench) if "idle" in arguments.only else {}
+            latencies = measure_latency(bench) if "latency" in arguments.only else {}
     print_table(size, rates, latencies)
     figures: dict[str, float] = {"step_bytes": size}
     for job, result in rates.items():
         figures |= {f"{key}_{job}": round(value, 3) for key, value in result.items()}
     figures |= {f"idle_cpu_share_{job}": round(share, 4) for job, share in idle.items()}
-    figures["idle_cpu_share"] = round(max(idle.values()), 4)
+    if idle:
+        figures["idle_cpu_share"] = round(max(idle.values()), 4)
     for job, (p50, p99) in latencies.items():
         figures |= {f"p50_ms_{job}": round(p50, 2), f"p99_ms_{job}": round(p99, 2)}
     print(json.dumps(figures))
