@@ -7,7 +7,9 @@ does, keeps it for its whole life of 5 s, and is then written to `labeled-trajec
 trajectories; version 2 fails and violates a policy in each. Capture, `govern` and `label` are not part of it.
 
 `seconds`: from the begin of version 2's first trajectory to the end of its last one. `decide_s`: the part up to the
-decision. `harmed`: trajectories of version 2. Each is the median over the models, with the largest beside it.
+decision. `react_s`: the part from the end of the trajectory after which the test of harm can decide, to the decision;
+the part before it is the wait for trajectories. `harmed`: trajectories of version 2. Each is the median over the
+models, some with the largest beside it.
 """
 
 import argparse
@@ -27,7 +29,9 @@ from in_process.runs import commit
 from stepstream.config import load
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.services.control.decide.policy import ControlPolicy
+from stepstream.services.control.decide.canary import state_of
+from stepstream.services.control.decide.policy import CanaryPolicy, ControlPolicy
+from stepstream.services.control.decide.records import Outcome
 from stepstream.topics import events
 from stepstream.topics.catalogue import CHECKPOINTS, CONTROL_POLICIES, LABELED_TRAJECTORIES
 from stepstream.topics.codec import Codec
@@ -148,6 +152,13 @@ class Agents:
         self._producer.flush(60.0)
 
 
+def enough_harmed(policy: CanaryPolicy) -> int:
+    """Return how many harmed trajectories, none unharmed, the test of harm needs."""
+    harmed = Outcome("canary", False, harmed=True)
+    found = (n for n in range(1, 100) if state_of([harmed] * n, policy, policy.alpha).harm >= 1 / policy.rollback_alpha)
+    return next(found)
+
+
 def apply_policy(producer: EventProducer, rate: int, version: int) -> None:
     """Let the default policy cover the models of a rate only: those of earlier rates would take time in each cycle."""
     document = f'models = ["rate-{rate}-*"]'
@@ -163,11 +174,15 @@ def figures(fleets: list[Fleet]) -> dict[str, float]:
     """Return the figures of a rate, over its models."""
     seconds = [max(fleet.bad_ended_s) - fleet.bad_began_s[0] for fleet in fleets]
     decide = [(fleet.decided_s or 0.0) - fleet.bad_began_s[0] for fleet in fleets]
+    enough = enough_harmed(ControlPolicy().canary)
+    react = [(fleet.decided_s or 0.0) - sorted(fleet.bad_ended_s)[enough - 1] for fleet in fleets]
     harmed = [len(fleet.bad_ended_s) for fleet in fleets]
     return {
         "seconds": round(statistics.median(seconds), 1),
         "seconds_most": round(max(seconds), 1),
         "decide_s": round(statistics.median(decide), 1),
+        "react_s": round(statistics.median(react), 1),
+        "react_most_s": round(max(react), 1),
         "harmed": statistics.median(harmed),
         "harmed_most": max(harmed),
         "runs": len(fleets),
@@ -182,7 +197,8 @@ def main() -> None:
     arguments = parser.parse_args()
     rates, models = ([200], 2) if arguments.quick else ([*map(int, arguments.rates.split(","))], arguments.models)
     budget, found = ControlPolicy().canary.harm_budget, {}
-    print(f"{'a minute':>8} {'seconds':>8} {'most':>8} {'decide s':>9} {'harmed':>7} {'most':>5}   budget {budget:g}")
+    titles = f"{'a minute':>8} {'seconds':>8} {'most':>8} {'decide s':>9} {'react s':>8} {'harmed':>7} {'most':>5}"
+    print(f"{titles}   budget {budget:g}")
     with tempfile.TemporaryDirectory(prefix="canary-bench-") as folder:
         settings = isolated(load({}), Path(folder))
         with Stack(settings, PARTS) as stack, closing(Codec(stack.settings)) as codec:
@@ -193,8 +209,8 @@ def main() -> None:
                     names = [f"rate-{rate}-{i}" for i in range(models)]
                     one = found[rate] = figures(Agents(producer, follower).run(names, rate))
                     print(
-                        f"{rate:8} {one['seconds']:8} {one['seconds_most']:8} {one['decide_s']:9} {one['harmed']:7} "
-                        f"{one['harmed_most']:5}",
+                        f"{rate:8} {one['seconds']:8} {one['seconds_most']:8} {one['decide_s']:9} {one['react_s']:8} "
+                        f"{one['harmed']:7} {one['harmed_most']:5}",
                         flush=True,
                     )
     print(json.dumps({"commit": commit(), "cores": os.cpu_count(), "harm_budget": budget, "rates": found}))

@@ -113,9 +113,9 @@ class World:
         """Return a controller that has just started: it knows the committed records, and nothing else."""
         settings = self.settings
         proposals = Proposals(settings, cast(Any, Search(self.steps, self.spends)))
-        fakes = Log(self, self.policy), Producer(self), Queries(self), Sink(), proposals
         shadows = ShadowReplays(settings, cast(Any, Search(self.steps, Spent(), self.replayed)))
-        return Controller(settings, *[cast(Any, one) for one in fakes], shadows=shadows)
+        fakes = Log(self, self.policy), Producer(self), Queries(self), Sink(), proposals, None, shadows
+        return Controller(settings, *[cast(Any, one) for one in fakes])
 
     def statistics(self, at_us: int) -> Statistics:
         return self._statistics(self, at_us)

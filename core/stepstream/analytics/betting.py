@@ -15,6 +15,7 @@ import numpy as np
 
 BETS = (0.05, 0.1, 0.2, 0.4, 0.8)
 HARM_FACTORS = (1.5, 2.0, 3.0, 5.0)
+GROSS_HARM_FACTOR = 10.0
 _BISECTIONS = 36
 """Bounds are exact to 2^-35, 3e-11."""
 
@@ -96,6 +97,17 @@ def harm_e_value(harmed: int, n: int, limit: float) -> float:
     rates = np.minimum(np.asarray(HARM_FACTORS) * limit, (1 + limit) / 2)
     logs = harmed * np.log(rates / limit) + (n - harmed) * np.log((1 - rates) / (1 - limit))
     return math.exp(min(float(_log_mean_exp(logs[:, None])[0]), 700.0))
+
+
+def gross_harm_e_value(harmed: int, n: int, limit: float) -> float:
+    """Return the e-value of one bet on a harm rate far above the limit: q = 10 p₀, at most (1+p₀)/2.
+
+    A mean of it and `harm_e_value` with fixed weights is an e-value again. It rises faster if nearly all trajectories
+    are harmed, and is of no use if a fifth are.
+    """
+    rate = min(GROSS_HARM_FACTOR * limit, (1 + limit) / 2)
+    log = harmed * math.log(rate / limit) + (n - harmed) * math.log((1 - rate) / (1 - limit))
+    return math.exp(min(log, 700.0))
 
 
 def e_benjamini_hochberg(e_values: Mapping[str, float], alpha: float) -> set[str]:

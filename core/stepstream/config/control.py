@@ -34,6 +34,13 @@ class ControlSettings(Section):
     """The controller, which decides for each agent and model that a control policy covers."""
 
     interval_s: float = setting(5.0, "Interval of decisions.", unit="s", gt=0)
+    canary_interval_s: float = setting(
+        1.0,
+        "Interval at which the controller looks whether the tables have grown, while a version is tried or its "
+        "promotion is watched; if so, it decides at once.",
+        unit="s",
+        gt=0,
+    )
     window_s: float = setting(86_400.0, "Age of the oldest trajectories that a decision is based on.", unit="s", ge=60)
     tool_window_s: float = setting(
         900.0,

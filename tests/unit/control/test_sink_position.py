@@ -43,6 +43,20 @@ def test_tables_are_complete_up_to_the_newest_call_whose_ends_they_reached_under
         assert asked.ask(at).complete_until_us == max(1, at - 2)
 
 
+def test_the_tables_have_moved_once_a_partition_holds_more_than_at_the_last_call() -> None:
+    broker = Broker(2)
+    asked = position(broker)
+    assert not asked.has_moved(), "nothing is known yet"
+    broker.ends, broker.committed_to = [5, 5], [3, 5]
+    asked.ask(1)
+    assert not asked.has_moved()
+    broker.committed_to = [4, 5]
+    assert asked.has_moved()
+    assert asked.has_moved(), "until the next call"
+    asked.ask(2)
+    assert not asked.has_moved()
+
+
 def test_one_partition_that_is_behind_keeps_the_tables_incomplete() -> None:
     broker = Broker(2)
     asked = position(broker)

@@ -4,6 +4,7 @@ Several may run: one acts, the others wait. One that is killed or fenced leaves 
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 from confluent_kafka import KafkaException
@@ -79,8 +80,11 @@ def _act(
             log.info("this controller acts")
             while not stop and leadership.is_leader():
                 with metrics.CYCLE.time():
-                    readiness.fault = _run_once(controller)
-                stop.wait(settings.control.interval_s)
+                    readiness.fault = _attempt(controller.run_once)
+                if readiness.fault:
+                    stop.wait(settings.control.interval_s)
+                else:
+                    readiness.fault = _attempt(lambda: controller.wait(stop))
         except Fenced as error:
             log.warning("%s: this controller waits", error)
             leadership.rejoin()
@@ -90,10 +94,10 @@ def _act(
             stop.wait(settings.control.interval_s)
 
 
-def _run_once(controller: Controller) -> str:
-    """Decide once; return why that failed, empty: it did not. The next cycle tries again."""
+def _attempt(look: Callable[[], None]) -> str:
+    """Decide; return why that failed, empty: it did not. The next cycle tries again."""
     try:
-        controller.run_once()
+        look()
     except (*STORE_FAULTS, NotCurrent) as error:
         metrics.FAILED.inc()
         fault = (str(error).splitlines() or [type(error).__name__])[0]

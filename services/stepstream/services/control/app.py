@@ -1,5 +1,7 @@
 """Decide for each scope at an interval, and publish each decision with what does it in one transaction.
 
+While a version is tried or was just promoted, its scope is decided on whenever the tables have grown.
+
 1. Read decisions, acts and answers to the end of the log, and wait until the compacted topics are current.
 2. End decisions that waited for people: done, rejected or expired.
 3. Build the snapshot of each scope that a policy covers, and decide.
@@ -10,10 +12,12 @@ A decision to propose is done by a search beside this loop (`proposals`).
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from stepstream.config import Settings
+from stepstream.core.process import Stop
 from stepstream.services.control import acts, metrics
 from stepstream.services.control.acts import Record
 from stepstream.services.control.approvals import approval_state, newest_decision_id, uncounted
@@ -62,6 +66,10 @@ class Controller:
         self._settings, self._log, self._producer = settings, control_log, producer
         self._queries, self._position, self._proposals = queries, position, proposals
         self._policies, self._revisions = Policies(), Revisions()
+        self._scopes: list[Scope] = []
+        """Scopes of the last cycle."""
+        self._watched: set[Scope] = set()
+        """Scopes with a canary, or a promotion that is watched."""
         self._webhook, self._shadows = webhook, shadows or ShadowReplays(settings)
         control = settings.control
         self._recording = None if control.record is None else Recording(control.record, control.record_every_s)
@@ -76,19 +84,47 @@ class Controller:
             StoreUnavailableError, ClickHouseError: the store does not answer.
             KafkaException: Kafka does not answer.
         """
+        self._cycle(None)
+
+    def wait(self, stop: Stop) -> None:
+        """Wait for the interval; meanwhile decide on the watched scopes whenever the tables have grown.
+
+        Raises:
+            Fenced, StoreUnavailableError, ClickHouseError, KafkaException: as `run_once`.
+        """
+        control, began = self._settings.control, time.monotonic()
+        pause_s = control.canary_interval_s
+        while (left_s := began + control.interval_s - time.monotonic()) > 0:
+            if stop.wait(min(left_s, pause_s)):
+                return
+            if left_s <= pause_s or not self._watched or not self._position.has_moved():
+                continue
+            looked = time.monotonic()
+            self._cycle(self._watched)
+            # A slow store is asked half of the time at most.
+            pause_s = max(control.canary_interval_s, time.monotonic() - looked)
+
+    def _cycle(self, only: Collection[Scope] | None) -> None:
+        """Decide once for the scopes of the last cycle that `only` names; None: for all, as the store has them now."""
         self._log.read()
         self._refuse_answers()  # first: once a decision has an act, signatures are not checked any more
         at_us = now_us()
         since_us = at_us - round(self._settings.control.window_s * 1e6)
         undecided: Sequence[Scope] = self._log.decisions.scopes_since(since_us)
         try:
-            covered = self._covered(self._queries.scopes(since_us))
-            metrics.SCOPES.set(len(covered))
-            undecided = scopes = [scope for scope, _ in covered]
+            if only is None:
+                undecided = self._queries.scopes(since_us)
+                self._scopes = [scope for scope, _ in self._covered(undecided)]
+                metrics.SCOPES.set(len(self._scopes))
+                self._watched &= set(self._scopes)
+            chosen = self._scopes if only is None else [scope for scope in self._scopes if scope in only]
+            # Versions on trial first: the others take time, and wait for nothing.
+            covered = self._covered(sorted(chosen, key=lambda scope: scope not in self._watched))
+            undecided = ordered = [scope for scope, _ in covered]
             self._end_waiting()
             for number, (scope, in_force) in enumerate(covered):
-                undecided = scopes[number:]
-                self._decide(scope, in_force, scopes)
+                undecided = ordered[number:]
+                self._decide(scope, in_force, self._scopes)
         except STORE_FAULTS:
             for scope, in_force in self._covered(undecided):
                 self._hold_without_store(scope, in_force)
@@ -163,6 +199,10 @@ class Controller:
         if owns and (replayed := self._shadows.advance(scope, history.canary, known, serving, at_us)):
             self._publish(replayed)
             return  # the result is judged at the next look
+        is_watched = history.canary is not None or any(
+            one.action == "promote" and one.watched_until_us > at_us for one in history.decisions
+        )
+        (self._watched.add if is_watched else self._watched.discard)(scope)
         since_us = outcomes_since(history, at_us, self._settings.control.window_s)
         promoted_us = None if history.promotion is None else history.promotion.at_us
         position = self._position.ask(at_us)

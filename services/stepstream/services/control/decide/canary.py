@@ -29,6 +29,8 @@ from stepstream.services.control.decide.records import (
 )
 
 MIN_FOR_BUDGET = 10
+_GROSS = 0.2
+"""Share of the capital of the harm test that bets on gross harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +215,23 @@ def _evidence(differences: Sequence[float], m: float) -> float:
 
 
 def _harm(outcomes: Sequence[Outcome], limit: float) -> float:
-    """Return the largest e-value over time against a share of harm within the limit."""
-    harmed, largest = 0, 1.0
+    """Return the largest e-value over time against a share of harm within the limit.
+
+    A fifth of the capital bets on gross harm, and counts the first trajectory of each cluster only: two harmed ones of
+    one user are no proof. So two of two harmed trajectories are enough at the default limit (E is 28), where METRICS F
+    alone needs three. The chance of a false alarm stays that of the test: the mean of e-values is an e-value.
+    """
+    harmed, gross, counted, largest = 0, 0, 0, 1.0
+    seen: set[str] = set()
     for n, outcome in enumerate(outcomes, 1):
+        is_first = not outcome.cluster or outcome.cluster not in seen
+        seen.add(outcome.cluster)
+        counted += is_first
         if outcome.harmed:  # E rises only here
             harmed += 1
-            largest = max(largest, betting.harm_e_value(harmed, n, limit))
+            gross += is_first
+            e_value = betting.harm_e_value(harmed, n, limit)
+            largest = max(largest, (1 - _GROSS) * e_value + _GROSS * betting.gross_harm_e_value(gross, counted, limit))
     return largest
 
 
