@@ -28,6 +28,8 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"allowed_token_ids": [1]}, {"logit_bias": True}),
     ({"bad_words": ["a"]}, {"logit_bias": True}),
     ({"min_tokens": 4}, {"logit_bias": True}),
+    ({"thinking_token_budget": 0}, {"logit_bias": True}),
+    ({"thinking_token_budget": -1}, {}),
     ({"structured_outputs": {"regex": "a+"}}, {"constraint": "regex"}),
     ({"structured_outputs": {"json": {}}}, {"constraint": "json_schema"}),
     ({"structured_outputs": {"json": None, "json_object": False, "choice": ["a"]}}, {"constraint": "choice"}),

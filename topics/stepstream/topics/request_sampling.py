@@ -9,8 +9,10 @@ from typing import Any
 
 from stepstream.topics.events import Sampling, new_sampling
 
-_BIASES = ("logit_bias", "allowed_token_ids", "bad_words", "logits_processors", "min_tokens")
-"""Fields that add to the logits of some tokens or exclude tokens."""
+_THINKING = "thinking_token_budget"
+"""Number of tokens of reasoning, after which vLLM forces the tokens that end it; -1: no limit."""
+_BIASES = ("logit_bias", "allowed_token_ids", "bad_words", "logits_processors", "min_tokens", _THINKING)
+"""Fields that add to the logits of some tokens, exclude tokens or force them."""
 _GUIDED = {
     # field of `structured_outputs`, and with the prefix `guided_` of a request: constraint
     "json": "json_schema",
@@ -52,7 +54,7 @@ def read_sampling(request: Request, *, max_tokens: Any, constraint: str, seed: A
         presence_penalty=_float(request, "presence_penalty", 0.0),
         frequency_penalty=_float(request, "frequency_penalty", 0.0),
         repetition_penalty=_float(request, "repetition_penalty", 1.0),
-        logit_bias=not request.keys().isdisjoint(_BIASES) and any(request.get(name) for name in _BIASES),
+        logit_bias=not request.keys().isdisjoint(_BIASES) and _has_biases(request),
         constraint=constraint,
     )
 
@@ -88,6 +90,11 @@ def format_constraint(output_format: Any) -> str:
 def number(value: Any) -> int | float | None:
     """Return a number of a request; None for another value, which the upstream has to reject."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _has_biases(request: Request) -> bool:
+    budget = number(request.get(_THINKING))
+    return (budget is not None and budget >= 0) or any(request.get(name) for name in _BIASES if name != _THINKING)
 
 
 def _float(request: Request, name: str, default: float) -> float:
