@@ -1,4 +1,4 @@
-"""Fill the tables of each design with the same trajectories, a day at a time."""
+"""Generate trajectories, and fill the tables of each design with them, a day at a time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from importlib import resources
 
 from clickhouse_connect.driver.client import Client
 
-from store_tables.source import COMPONENTS, Source
+from store_tables.source import COMPONENTS, ROWS, Source
 
 _STEPS = """
 INSERT INTO steps (tenant, trajectory_id, step_index, source_key, governed_by, occurred_at, agent, model, environment,
@@ -125,6 +125,13 @@ def create(client: Client, design: Design) -> None:
                 client.command(statement)
 
 
+def generate(client: Client, source: Source) -> None:
+    """Compute the trajectories of a source once: no design's time includes it."""
+    client.command(f"CREATE TABLE {ROWS} ENGINE = MergeTree ORDER BY n EMPTY AS {source.generated(0, 1)}")
+    for first, count in source.chunks():
+        client.command(f"INSERT INTO {ROWS} {source.generated(first, count)}")
+
+
 def fill(client: Client, design: Design, source: Source) -> None:
     """Insert all rows of a source."""
     names = "[" + ", ".join(f"'{name}'" for name in COMPONENTS) + "]"
@@ -132,6 +139,20 @@ def fill(client: Client, design: Design, source: Source) -> None:
         rows = {"trajectory": source.trajectory(first, count), "step": source.step(first, count), "components": names}
         for insert in design.inserts:
             client.command(insert.format(**rows), settings={"max_partitions_per_insert_block": 0})
+
+
+def merge_past_days(client: Client) -> None:
+    """Merge the parts of each past day of the facts.
+
+    The store does so an hour after a day's last rows (`min_age_to_force_merge_seconds`): no need to wait.
+    """
+    found = client.query(
+        "SELECT table, partition_id FROM system.parts WHERE active AND database = currentDatabase() "
+        "AND table IN ('steps', 'trajectories') AND partition_id < toString(toYYYYMMDD(today())) "
+        "GROUP BY table, partition_id HAVING count() > 1 ORDER BY table, partition_id"
+    )
+    for table, day in found.result_rows:
+        client.command(f"OPTIMIZE TABLE {table} PARTITION ID '{day}' FINAL")
 
 
 def stored_bytes(client: Client, design: Design) -> int:

@@ -12,6 +12,8 @@ from itertools import pairwise
 STEPS_OF_ONE = 7
 COMPONENTS = ("outcome", "format", "judge", "length")
 VERSIONS = 200
+ROWS = "bench_rows"
+"""Table of the generated trajectories, from which each design is filled."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,11 @@ class Source:
         return [(first, end - first) for first, end in pairwise(bounds)]
 
     def trajectory(self, first: int, count: int) -> str:
-        """Return a SELECT of trajectories, a row each."""
+        """Return a SELECT of trajectories, a row each, of those that `load.generate` stored."""
+        return f"SELECT * FROM {ROWS} WHERE n >= {first} AND n < {first + count}"
+
+    def generated(self, first: int, count: int) -> str:
+        """Return a SELECT that computes trajectories, a row each."""
         begin_ms, span_ms = int(self.since.timestamp() * 1000), self.days * 86_400_000
         return f"""
 SELECT
