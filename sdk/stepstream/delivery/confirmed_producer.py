@@ -17,9 +17,9 @@ from stepstream.delivery.types import EncodedEvent, Event
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.producer import EventProducer
 
-LINGER_MS = 10.0
-"""Longest wait to fill a batch. Kafka's client sends a request per partition, so shorter waits make many small ones;
-exporters do not block on the answer."""
+LINGER_MS = 5.0
+"""Longest wait to fill a batch. Kafka's client sends a request per partition, so shorter waits make many small ones.
+Longer ones leave cores idle when few exporters wait for their answers."""
 MAX_IN_FLIGHT = 50_000
 _POLL_S = 0.002
 OnReport = Callable[[KafkaError | None, Message], None]
