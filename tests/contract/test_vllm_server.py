@@ -74,6 +74,11 @@ class Served:
         async with self.engine.post("/v1/chat/completions", body) as answer:
             return CHAT.answer(await answer.json())
 
+    async def engine_models(self) -> set[str]:
+        """Return the names that vLLM serves: the model's, and those of its adapters."""
+        async with self.engine._process.http.get("http://vllm/v1/models") as answer:
+            return {model["id"] for model in (await answer.json())["data"]}
+
     async def ask(self, **fields: Any) -> Answer:
         """Return a complete reply as the gateway reads it."""
         status, reply = await self.post(**(RECORDED | fields))
@@ -198,7 +203,11 @@ async def test_a_seed_gives_the_same_tokens_when_a_prompt_is_computed_in_parts(s
 async def test_a_field_that_vllm_would_ignore_is_refused(served: Served, field: str) -> None:
     status, reply = await served.post(**{field: {}})
     assert (status, reply["error"]["param"]) == (400, field)
-    assert (await served.post(user="someone", metadata={"run": "1"}))[0] == 200
+    unsampled = {"use_beam_search": True, "length_penalty": 0.5, "watermarking": True}
+    for name, value in unsampled.items():
+        status, reply = await served.post(**{name: value})
+        assert (status, reply["error"]["param"]) == (400, name)
+    assert (await served.post(use_beam_search=False, length_penalty=1.0, user="someone", metadata={"a": "1"}))[0] == 200
     assert (await served.post(model="another"))[0] == 404
 
 
@@ -354,9 +363,12 @@ async def test_adapters_of_two_versions_and_the_base_answer_at_once(served: Serv
     assert (await served.ask()).weight_versions[0]["version"] == 902
     nan = adapters(root, tmp_path / "nan", 3, scale=float("nan"))
     large = adapters(root, tmp_path / "large", 3, rank=16)
-    for folder, reason in ((nan, "NaN"), (large, "rank"), (tmp_path / "missing", "cannot be read")):
+    overflowing = adapters(root, tmp_path / "overflowing", 3, scale=1e30)  # the product of two finite weights
+    faults = ((nan, "NaN"), (large, "rank"), (tmp_path / "missing", "cannot be read"), (overflowing, "smoke prompt"))
+    for folder, reason in faults:
         with pytest.raises(CheckpointRefusedError, match=reason):
             await served.worker.load_adapter(checkpoint(903, base), root, folder, "stable")
+        assert (await served.engine_models()) == {MODEL, f"{MODEL}@901", f"{MODEL}@902"}
     assert (await served.ask()).weight_versions[0]["version"] == 902
 
     # The base changes after the running requests, so that all their tokens are of the adapters on their own base.

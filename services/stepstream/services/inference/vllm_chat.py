@@ -3,10 +3,10 @@
 vLLM renders, samples and parses; its replies have token ids already. This adds `weight_versions` to each choice, and
 its sampling mask if requested, writes logprobs as plain numbers where `plain_logprobs` is requested, continues the ids
 of `stepstream_prefix`, gives templates the date of `stepstream_started_at_us`, leaves tool calls free of grammars, and
-refuses fields that vLLM would ignore.
+refuses fields that vLLM would ignore and searches, whose tokens are not sampled.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +27,11 @@ WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 )
 """OpenAI's fields that change no token of a response."""
+NOT_SAMPLED: Mapping[str, Any] = {"use_beam_search": False, "length_penalty": 1.0, "watermarking": False}
+"""vLLM's fields whose tokens are not drawn from the recorded distribution, with the values that change nothing.
+
+vLLM ignores `length_penalty` without a beam search, and `watermarking` without a configuration of it.
+"""
 _FREE_CHOICES = (None, "auto", "none")
 """Values of `tool_choice` that force no call; the gateway records the others as a constraint."""
 CLOCK = "strftime_now"
@@ -44,10 +49,12 @@ class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
         return chat
 
     async def create_chat_completion(self, request: Any, raw_request: Any = None) -> Any:
-        """Answer one request; 400 names a field that vLLM ignores."""
-        ignored = sorted((request.model_extra or {}).keys() - ADDITIONS - WITHOUT_EFFECT)
-        if ignored:
-            return self.create_error_response(f"'{ignored[0]}' is not supported", param=ignored[0])
+        """Answer one request; 400 names a field that vLLM ignores, or that takes other tokens than sampled ones."""
+        refused = sorted((request.model_extra or {}).keys() - ADDITIONS - WITHOUT_EFFECT)
+        refused += [name for name, neutral in NOT_SAMPLED.items() if getattr(request, name) not in (None, neutral)]
+        if refused:
+            return self.create_error_response(f"'{refused[0]}' is not supported", param=refused[0])
+        request.watermarking = False  # by default it follows the server's configuration
         started = (request.model_extra or {}).get("stepstream_started_at_us")
         if started is not None:
             try:
