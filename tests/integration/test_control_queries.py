@@ -13,6 +13,7 @@ from stepstream.analytics.tools import Calls
 from stepstream.config import Settings
 from stepstream.services.control.approved import ApprovedVersion
 from stepstream.services.control.decide.records import Canary, Groups
+from stepstream.services.control.optimise.read_view import newest
 from stepstream.services.control.queries import StoreQueries
 from stepstream.services.control.scope import Scope
 from stepstream.services.control.statistics import Position, Statistics, ToolRow
@@ -138,3 +139,29 @@ def test_drift_is_measured_against_the_version_that_a_person_promoted(
     weights, prompt = Canary("weights", "4", "3", us(5), 0.1), Canary("prompt", "h2", "h1", us(5), 0.1)
     assert queries.attempts_of(SCOPE, weights, ApprovedVersion(us(0), "1")) == Attempts(3, 2)
     assert queries.attempts_of(SCOPE, prompt, ApprovedVersion(us(0), "h")) == Attempts(4, 3)
+
+
+def test_the_prompts_of_a_shadow_replay_are_of_trajectories_that_the_learner_did_not_train_on(
+    view_client: Client,
+) -> None:
+    names = ("trained", "dropped", "unseen")
+    rows = [served(name, True, 1) for name in names] + [served("other model", True, 1, model="n")]
+    for row in rows:
+        plant(view_client, "trajectories", [row])
+    ids = {row["task_id"]: str(row["trajectory_id"]) for row in rows}
+    decided = {"tenant": TENANT, "model": "m", "occurred_at": AT, "revision": 1}
+    plant(
+        view_client,
+        "training_decisions",
+        [
+            decided | {"event_id": name, "trajectory_id": ids[name], "outcome": outcome}
+            for name, outcome in (("trained", "trained"), ("dropped", "stale"))
+        ],
+    )
+
+    def read(untrained_by: str) -> set[str]:
+        found = newest(view_client, TENANT, "a", 100, untrained_by=untrained_by)
+        return {name for name, one in ids.items() if one in found}
+
+    assert read("") == {*names, "other model"}
+    assert read("m") == {"dropped", "unseen"}

@@ -68,13 +68,7 @@ def read_view(
         StoreUnavailableError: it does not answer.
     """
     with closing(connect(settings, database=settings.clickhouse.database, reads_only=True)) as client:
-        parameters = {
-            "tenant": tenant,
-            "agent": agent,
-            "limit": settings.optimise.trajectories,
-            "untrained": untrained_by,
-        }
-        known = {row[0]: tuple(row[1:]) for row in client.query(_NEWEST, parameters=parameters).result_rows}
+        known = newest(client, tenant, agent, settings.optimise.trajectories, untrained_by=untrained_by)
         if not known:
             return View(tenant, agent, ())
         since = min(row[2] for row in known.values())
@@ -86,6 +80,18 @@ def read_view(
             if steps[0]["trajectory_id"] in known
         }
     return View(tenant, agent, tuple(_attempts(trajectories, known, versions, parent)))
+
+
+def newest(
+    client: Client, tenant: str, agent: str, limit: int, *, untrained_by: str = ""
+) -> dict[str, tuple[Any, ...]]:
+    """Return outcome, task family and begin (microseconds) of the newest trajectories; arguments as `read_view`.
+
+    Raises:
+        ClickHouseError: the store rejects the query.
+    """
+    parameters = {"tenant": tenant, "agent": agent, "limit": limit, "untrained": untrained_by}
+    return {row[0]: tuple(row[1:]) for row in client.query(_NEWEST, parameters=parameters).result_rows}
 
 
 def _trajectories(settings: Settings, client: Client, where: str) -> list[list[Step]]:
