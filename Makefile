@@ -187,8 +187,7 @@ types: $(VENV)/.dev ## Check types
 	@$(BIN)/mypy
 	@$(BIN)/mypy bench
 	@$(BIN)/mypy tools
-	@# Tests use re-exported names and call untyped libraries.
-	@$(BIN)/mypy tests --implicit-reexport --allow-untyped-calls --no-warn-return-any
+	@$(BIN)/mypy tests
 
 format: $(VENV)/.dev ## Format the code, regenerate the event types and the protocol and settings pages
 	@$(BIN)/ruff check --fix --quiet || true

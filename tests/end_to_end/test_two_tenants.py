@@ -22,8 +22,8 @@ from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.data.sequences import Limits
+from stepstream.sdk.handle import TrajectoryInfo
 from stepstream.sdk.recorder import Recorder
-from stepstream.sdk.trajectory import TrajectoryInfo
 from stepstream.topics.events import new_message
 from stepstream.topics.ids import now_us
 

@@ -36,7 +36,7 @@ from stepstream.core.metrics import exported_by, services
 from stepstream.embedded import stack as embedded_stack
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.ports import free_block
-from stepstream.embedded.processes import Part, Process
+from stepstream.embedded.processes import Part, Process, stack_parts
 from stepstream.embedded.ready import HttpReady
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
@@ -149,7 +149,6 @@ def stack(kafka: SecuredKafka, base_settings: Settings, tmp_path_factory: pytest
             for part in stack_parts(settings)
         ]
 
-    stack_parts = embedded_stack.stack_parts
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded_stack, "stack_parts", parts_under_their_users)
         names = ["govern", "label", "measure", "watch", "store-writer", "curate", "judge", "verify", "control"]
@@ -197,7 +196,7 @@ def check_metrics(process: str, port: int) -> None:
 
 def test_every_process_exports_the_metrics_of_the_catalogue(stack: Stack) -> None:
     others = {"broker", "fleet", "learner", "worker-0"} | ({"inspect"} if not stack.settings.inspect.model else set())
-    for part in embedded_stack.stack_parts(stack.settings):
+    for part in stack_parts(stack.settings):
         if isinstance(part, Process) and part.name not in others:
             check_metrics(part.name, part.ports[0].port)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepstream.cli import doctor_checks
+from stepstream.cli import doctor_checks, doctor_services
 from stepstream.cli.doctor_services import Finding
 from stepstream.cli.main import run
 from stepstream.config import Settings, load
@@ -72,7 +72,7 @@ def test_a_registry_with_all_subjects_is_ok(answers: Answers) -> None:
     answers.texts |= {"/subjects/": '{"id": 1}', "/subjects": json.dumps(SUBJECTS)}
     url = answers.url.replace("//", "//user:hunter2@")
     at = settings(SCHEMA_REGISTRY_URL=f"{url},{url}/")
-    finding = doctor_checks.registry(at)
+    finding = doctor_services.registry(at)
     assert finding.state == "ok"
     (part,) = [part for part in stack_parts(at) if part.name == "registry"]
     assert isinstance(part, Process)
@@ -86,14 +86,14 @@ def test_a_registry_with_another_version_of_a_schema_names_it(answers: Answers) 
     answers.texts["/subjects/"] = ""
     answers.faults.add(f"/subjects/{SUBJECTS[0]}")
     answers.texts["/subjects"] = json.dumps(SUBJECTS)
-    finding = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
+    finding = doctor_services.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
     assert (finding.state, finding.fix) == ("fault", "run `stepstream topics apply`")
     assert finding.detail.endswith(f"has other schemas than this version: {SUBJECTS[0]}")
 
 
 def test_a_registry_without_a_subject_names_the_command_that_registers_it(answers: Answers) -> None:
     answers.texts["/subjects"] = json.dumps(SUBJECTS[1:])
-    finding = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
+    finding = doctor_services.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
     assert finding == Finding(
         "registry", "fault", f"{answers.url} lacks {SUBJECTS[0]}", "run `stepstream topics apply`"
     )
@@ -103,21 +103,21 @@ def test_a_registry_without_a_subject_names_the_command_that_registers_it(answer
 def test_another_service_at_the_address_is_a_fault(answers: Answers, garbage: str) -> None:
     answers.texts["/"] = garbage
     at = settings(SCHEMA_REGISTRY_URL=answers.url, CLICKHOUSE_URL=answers.url)
-    assert doctor_checks.registry(at).state == "fault"
-    assert doctor_checks.store(at).state == "fault"
+    assert doctor_services.registry(at).state == "fault"
+    assert doctor_services.store(at).state == "fault"
 
 
 def test_a_store_without_its_tables_or_with_older_ones_is_a_fault(answers: Answers) -> None:
     names = [migration.name for migration in migrations()]
     answers.texts |= {"version()": "26.9.1\n", "count()": "12\t1\n", "SELECT%20name": "\n".join(names)}
     at = settings(CLICKHOUSE_URL=answers.url)
-    finding = doctor_checks.store(at)
+    finding = doctor_services.store(at)
     assert finding.state == "ok"
     assert "26.9.1, 12 tables" in finding.detail
     answers.texts["SELECT%20name"] = "\n".join(names[:-1])
-    assert doctor_checks.store(at).detail == f"{answers.url} has older tables: it lacks {names[-1]}"
+    assert doctor_services.store(at).detail == f"{answers.url} has older tables: it lacks {names[-1]}"
     answers.texts["count()"] = "3\t0\n"
-    assert doctor_checks.store(at).fix == "run `stepstream store migrate`"
+    assert doctor_services.store(at).fix == "run `stepstream store migrate`"
 
 
 def test_missing_shared_secrets_are_a_warning_only_with_an_external_broker() -> None:
@@ -151,9 +151,9 @@ def test_variables_without_effect_are_listed() -> None:
 
 
 def test_the_remedy_for_a_part_that_is_down_depends_on_where_it_runs() -> None:
-    embedded = doctor_checks.registry(settings(REGISTRY_PORT="1"))
+    embedded = doctor_services.registry(settings(REGISTRY_PORT="1"))
     assert "run `stepstream up`" in embedded.fix
-    external = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL="http://127.0.0.1:1"))
+    external = doctor_services.registry(settings(SCHEMA_REGISTRY_URL="http://127.0.0.1:1"))
     assert external.fix == "start it there, or set STEPSTREAM_SCHEMA_REGISTRY_URL"
 
 
@@ -189,7 +189,7 @@ def test_the_exit_status_is_1_after_a_fault(
 
 def test_a_redirect_of_the_store_carries_no_password_to_another_host(answers: Answers) -> None:
     answers.redirect = answers.url.replace("127.0.0.1", "localhost") + "/elsewhere"
-    found = doctor_checks.store(settings(CLICKHOUSE_URL=answers.url, CLICKHOUSE_PASSWORD="secret"))
+    found = doctor_services.store(settings(CLICKHOUSE_URL=answers.url, CLICKHOUSE_PASSWORD="secret"))
     assert found.state == "fault"
     assert len(answers.asked) == 1
 

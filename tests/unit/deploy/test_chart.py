@@ -17,9 +17,9 @@ from stepstream.core.object_store import is_remote
 from stepstream.crypto.content_store import content_address
 from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.processes import Process, stack_parts
+from stepstream.jobs.clickhouse.rows import TOPICS as STORED
 from stepstream.jobs.govern import Govern
 from stepstream.jobs.label import Label
-from stepstream.jobs.sink import TOPICS as STORED
 from stepstream.topics.acl_formats import strimzi_users
 from stepstream.topics.catalogue import LABELED_TRAJECTORIES, TOPICS
 from stepstream.topics.codegen import chart_topics, chart_users

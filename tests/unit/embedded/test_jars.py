@@ -77,6 +77,6 @@ def test_the_error_for_a_failed_download_names_the_jar_and_the_remedy(
         raise OSError("no route to host")
 
     monkeypatch.setattr(Artifact, "resolve", unreachable)
-    monkeypatch.setattr(jars.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("stepstream.embedded.jars.time.sleep", lambda seconds: None)
     with pytest.raises(StackError, match=r"one-1\.jar cannot be fetched .*no route to host.*REQUESTS_CA_BUNDLE"):
         jars.fetch_all(LOCKED[:1], tmp_path, lambda done, total: None)

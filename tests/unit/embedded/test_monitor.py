@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from stepstream.embedded import monitor
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.monitor import FIRST_PAUSE_S, LONGEST_PAUSE_S, RESTARTS, WINDOW_S, ProcessMonitor
 from stepstream.embedded.supervisord import Supervisord
@@ -42,7 +41,7 @@ def supervisord() -> FakeSupervisord:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("stepstream.embedded.monitor.time.monotonic", lambda: now[0])
     return now
 
 

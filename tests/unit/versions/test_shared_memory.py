@@ -14,7 +14,6 @@ import pytest
 
 from stepstream.crypto.signatures import create_key, load_key
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
-from stepstream.versions import shared_memory
 from stepstream.versions.layout import VersionRejected
 from stepstream.versions.shared_memory import NotShared, SharedVersionReader, SharedVersions
 from stepstream.versions.signing import sign
@@ -113,7 +112,7 @@ def test_a_version_that_does_not_fit_is_left_to_its_files(machine: Machine, capl
     arguments = (1, checkpoint["event_id"], machine.weights(1))
     assert machine.learner(SIZE - 1).put(*arguments) == "too_large"
     assert machine.learner(0).put(*arguments) is None
-    with patch.object(shared_memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=SIZE - 1)):
+    with patch("stepstream.versions.shared_memory.shutil.disk_usage", lambda _: SimpleNamespace(free=SIZE - 1)):
         assert machine.learner().put(*arguments) == "no_room"
     machine.root.rename(machine.root.with_name("gone"))
     assert machine.learner().put(*arguments) == "failed"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepstream.services.gateway.context import slot_file, step_indices
+from stepstream.services.gateway.context import step_indices
 from stepstream.services.gateway.context.endings import EndingFile
 from stepstream.services.gateway.context.step_indices import FILE, StepIndexFile
 
@@ -57,7 +57,7 @@ def test_a_trajectory_uses_one_slot(tmp_path: Path) -> None:
 def test_in_a_full_bucket_the_oldest_entry_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_indices, "SLOTS", 8)
     now = 1000
-    monkeypatch.setattr(slot_file.time, "time", lambda: now)
+    monkeypatch.setattr("stepstream.services.gateway.context.slot_file.time.time", lambda: now)
     table = StepIndexFile(tmp_path)
     for number in range(8):
         now += 1

@@ -7,7 +7,7 @@ from sealing import MASTER, FakeTable
 
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.policy_tables import RetryingPolicies, RetryingTrajectoryPolicies, TablePolicies
-from stepstream.jobs.runtime import followed_tables, retry
+from stepstream.jobs.runtime import followed_tables
 from stepstream.jobs.runtime.retry import Cancelled
 
 FAULT = "offset 7 cannot be read"
@@ -54,7 +54,7 @@ def test_a_job_decides_nothing_while_a_table_has_a_fault(
         if len(waits) == 3:
             tables[number].fault = None
 
-    monkeypatch.setattr(retry.time, "sleep", wait)
+    monkeypatch.setattr("stepstream.jobs.runtime.retry.time.sleep", wait)
     assert waiting[job]() == decided
     assert len(waits) == 3
     assert FAULT in caplog.text
