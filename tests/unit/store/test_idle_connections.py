@@ -32,6 +32,9 @@ class Opened:
         self.connections.append(FakeConnection(configuration))
         return self.connections[-1]
 
+    def are_open(self) -> list[bool]:
+        return [connection.is_open for connection in self.connections]
+
 
 @pytest.fixture
 def opened() -> Opened:
@@ -89,13 +92,12 @@ def test_the_least_recently_used_is_closed_beyond_the_limit(opened: Opened) -> N
 
 def test_clear_closes_idle_connections_and_those_in_use(opened: Opened) -> None:
     idle = IdleConnections(opened.connect)
-    unused = use(idle, READER)
+    use(idle, READER)
     with idle.use(WRITER) as lease:
         lease.is_clean = True
         idle.clear()
-        assert not unused.is_open
-        assert opened.connections[1].is_open
-    assert not opened.connections[1].is_open
+        assert opened.are_open() == [False, True]
+    assert opened.are_open() == [False, False]
     assert len(idle) == 0
 
 
