@@ -1,5 +1,6 @@
 """Test the views on the embedded store: columns, examples, and the figures of shared/METRICS.md on planted rows."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -79,6 +80,13 @@ def test_a_time_out_is_a_failure(view_client: Client) -> None:
     plant(view_client, "trajectories", [attempt("t/0", None, end="truncated")])
     row = read_one(view_client, "task_outcomes")
     assert (row["attempts"], row["successes"]) == (1, 0)
+
+
+def test_a_task_family_ends_before_the_last_separator(view_client: Client) -> None:
+    tasks = ["plain", "a/1", "a/b/1", "a:b#1", "a#b/c:1", "a/", "/1", "/", "Größe/ß", "a\n/b\n1", "a/b$"]
+    plant(view_client, "trajectories", [attempt(f"{task}/0", True) for task in tasks])
+    found = {row["task_family"] for row in read(view_client, "learnability")}
+    assert found == {re.sub(r"[/:#][^/:#]*\Z", "", task) for task in tasks}
 
 
 def test_success_has_wilsons_interval(view_client: Client) -> None:

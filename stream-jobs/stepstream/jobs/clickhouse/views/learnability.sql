@@ -11,25 +11,25 @@ FROM
 (
     SELECT
         $by,
-        task_id,
+        task_key,
         sum(attempts) AS n,
         sum(successes) AS c,
-        countIf(attempts >= 2 AND group_id != '') AS group_count,
-        countIf(attempts >= 2 AND group_id != '' AND successes IN (0, attempts)) AS alike
+        countIf(attempts >= 2 AND group_key != 0) AS group_count,
+        countIf(attempts >= 2 AND group_key != 0 AND successes IN (0, attempts)) AS alike
     FROM
     (
         SELECT
             $by,
-            task_id,
-            group_id,
+            task_key,
+            group_key,
             toInt64(sum(t.outcomes)) AS attempts,
             toInt64(sum(t.successes)) AS successes
         FROM
         (
             $attempts
         ) AS t
-        GROUP BY $by, task_id, group_id
+        GROUP BY $by, task_key, group_key
     )
-    GROUP BY $by, task_id
+    GROUP BY $by, task_key
 )
 GROUP BY $by

@@ -33,7 +33,7 @@ FROM
     (
         SELECT
             $by,
-            task_id,
+            task_key,
             sum(t.outcomes) AS attempts,
             toNullable(sum(t.successes) / attempts) AS rate,
             sum(t.steps) AS total,
@@ -46,7 +46,7 @@ FROM
             $attempts
         ) AS t
         WHERE t.outcomes > 0
-        GROUP BY $by, task_id
+        GROUP BY $by, task_key
     )
     GROUP BY $by
 )

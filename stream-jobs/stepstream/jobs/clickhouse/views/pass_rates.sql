@@ -18,7 +18,7 @@ FROM
     (
         SELECT
             $by,
-            task_id,
+            task_key,
             toInt64(sum(t.outcomes)) AS n,
             toInt64(sum(t.successes)) AS c,
             toUInt64(sum(t.trajectories) - sum(t.outcomes)) AS lost
@@ -26,7 +26,7 @@ FROM
         (
             $attempts
         ) AS t
-        GROUP BY $by, task_id
+        GROUP BY $by, task_key
     )
     GROUP BY $by, n, c
 )

@@ -3,7 +3,7 @@ SELECT
         version_max AS policy_version,
         toStartOfHour(opened_at) AS hour,
         toDate(opened_at) AS day,
-        replaceRegexpOne(task_id, '[/:#][^/:#]*$', '') AS task_family,
+        substring(task_id, 1, length(task_id) - multiSearchFirstPosition(reverse(task_id), ['/', ':', '#'])) AS task_family,
         -- A time-out of the agent is a failure; without any outcome, the attempt was lost or is not judged yet.
         if(success IS NULL AND end = 'truncated', false, success) AS outcome
     FROM trajectories FINAL
