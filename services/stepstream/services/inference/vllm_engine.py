@@ -179,14 +179,15 @@ class VllmEngine(Engine):
             is_ready = True
             await self._check_smoke_prompts(folder)
         except (CheckpointRefusedError, EngineError) as error:
-            has_ended = isinstance(error, EngineError)
-            if has_ended and (self._has_failed_start or not (is_ready or process.ended.done())):
+            is_fault_of_vllm = isinstance(error, EngineError)
+            may_be_the_version = not self._has_failed_start and (is_ready or process.ended.done())
+            if isinstance(error, EngineError) and not may_be_the_version:
                 self._break_down(error)
                 raise
-            self._has_failed_start = has_ended
+            self._has_failed_start = is_fault_of_vllm
             await process.close()
             self._process = VllmProcess(self._inference)
-            if has_ended:
+            if is_fault_of_vllm:
                 raise CheckpointRefusedError(f"vLLM cannot start with {folder}: {error}") from error
             raise
         self._has_failed_start = False
