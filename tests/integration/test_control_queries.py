@@ -148,7 +148,7 @@ def test_the_prompts_of_a_shadow_replay_are_of_trajectories_that_the_learner_did
     rows = [served(name, True, 1) for name in names] + [served("other model", True, 1, model="n")]
     for row in rows:
         plant(view_client, "trajectories", [row])
-    ids = {row["task_id"]: str(row["trajectory_id"]) for row in rows}
+    ids = {str(row["task_id"]): str(row["trajectory_id"]) for row in rows}
     decided = {"tenant": TENANT, "model": "m", "occurred_at": AT, "revision": 1}
     plant(
         view_client,

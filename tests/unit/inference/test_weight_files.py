@@ -109,9 +109,11 @@ def test_adapters_that_do_not_fit_their_base_are_refused(tmp_path: Path) -> None
     for a, b in (((2, 3), (6, 2)), ((2, 4), (5, 2)), ((2, 6), (4, 2))):
         with pytest.raises(CheckpointRefusedError, match=r"up_proj fit a weight of the shape .* has \(6, 4\)"):
             check(a, b)
-    for a, b in (((2, 4), (6, 3)), ((2, 4), None), (None, (6, 2)), ((4,), (6, 2)), ((0, 4), (6, 0))):
+    unlike: list[tuple[tuple[int, ...] | None, tuple[int, ...] | None]]
+    unlike = [((2, 4), (6, 3)), ((2, 4), None), (None, (6, 2)), ((4,), (6, 2)), ((0, 4), (6, 0))]
+    for first, second in unlike:
         with pytest.raises(CheckpointRefusedError, match=r"lora_A and lora_B of .*up_proj have the shapes"):
-            check(a, b)
+            check(first, second)
     (tmp_path / "adapter_config.json").unlink()
     with pytest.raises(CheckpointRefusedError, match=r"adapter_config\.json cannot be read"):
         check_adapters_fit(tmp_path, {}, base)
