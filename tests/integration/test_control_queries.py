@@ -145,7 +145,7 @@ def test_the_prompts_of_a_shadow_replay_are_of_trajectories_that_the_learner_did
     view_client: Client,
 ) -> None:
     names = ("trained", "dropped", "unseen")
-    rows = [served(name, True, 1) for name in names] + [served("other model", True, 1, model="n")]
+    rows = [served(f"{name}/0", True, 1) for name in names] + [served("other model/0", True, 1, model="n")]
     for row in rows:
         plant(view_client, "trajectories", [row])
     ids = {str(row["task_id"]): str(row["trajectory_id"]) for row in rows}
