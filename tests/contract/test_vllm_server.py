@@ -75,7 +75,6 @@ class Served:
             return CHAT.answer(await answer.json())
 
     async def engine_models(self) -> set[str]:
-        """Return the names that vLLM serves: the model's, and those of its adapters."""
         async with self.engine._process.http.get("http://vllm/v1/models") as answer:
             return {model["id"] for model in (await answer.json())["data"]}
 
@@ -203,8 +202,7 @@ async def test_a_seed_gives_the_same_tokens_when_a_prompt_is_computed_in_parts(s
 async def test_a_field_that_vllm_would_ignore_is_refused(served: Served, field: str) -> None:
     status, reply = await served.post(**{field: {}})
     assert (status, reply["error"]["param"]) == (400, field)
-    unsampled = {"use_beam_search": True, "length_penalty": 0.5, "watermarking": True}
-    for name, value in unsampled.items():
+    for name, value in {"use_beam_search": True, "length_penalty": 0.5, "watermarking": True}.items():
         status, reply = await served.post(**{name: value})
         assert (status, reply["error"]["param"]) == (400, name)
     assert (await served.post(use_beam_search=False, length_penalty=1.0, user="someone", metadata={"a": "1"}))[0] == 200
@@ -364,8 +362,7 @@ async def test_adapters_of_two_versions_and_the_base_answer_at_once(served: Serv
     nan = adapters(root, tmp_path / "nan", 3, scale=float("nan"))
     large = adapters(root, tmp_path / "large", 3, rank=16)
     overflowing = adapters(root, tmp_path / "overflowing", 3, scale=1e30)  # the product of two finite weights
-    faults = ((nan, "NaN"), (large, "rank"), (tmp_path / "missing", "cannot be read"), (overflowing, "smoke prompt"))
-    for folder, reason in faults:
+    for folder, reason in ((nan, "NaN"), (large, "rank"), (tmp_path / "no", "be read"), (overflowing, "smoke prompt")):
         with pytest.raises(CheckpointRefusedError, match=reason):
             await served.worker.load_adapter(checkpoint(903, base), root, folder, "stable")
         assert (await served.engine_models()) == {MODEL, f"{MODEL}@901", f"{MODEL}@902"}

@@ -109,10 +109,10 @@ def test_both_tracks_are_adapters_of_one_base_and_survive_what_fails(
     worker.kill()
     worker.launch()
     wait_for(stable=FIRST, canary=SECOND)
-    wait_for_reason(f"; {MODEL}@{FIRST} is served")
+    wait_for_reason("vLLM cannot start with")
     [status] = decide("status", MODEL, status=1)["workers"]
     assert status["state"] == "refused"
-    assert "vLLM cannot start with" in status["reason"]
+    assert f"; {MODEL}@{FIRST} is served" in status["reason"]
     decide("rollback", MODEL, "--to", str(FIRST))
     wait_for(stable=FIRST)
     assert worker.stop() == 0

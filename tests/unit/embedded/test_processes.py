@@ -118,8 +118,9 @@ def test_a_wrong_number_of_workers_is_refused_with_the_jobs_that_exist(entry: st
 def test_every_program_of_the_package_is_in_the_table() -> None:
     programs = set(programs_of_the_package())
     assert {"stepstream.jobs.inspect", "stepstream.jobs.verify", "stepstream.services.gateway"} <= programs
-    # An action runs the one, the controller the other for each search.
-    steps = {"stepstream.embedded.base_model", "stepstream.services.control.optimise"}
+    # An action runs the first, the controller the others for each search and each shadow replay.
+    control = "stepstream.services.control.optimise"
+    steps = {"stepstream.embedded.base_model", control, f"{control}.weights"}
     assert programs - steps == {process.module for process in PROCESSES} - {"stepstream.embedded.broker"}  # runs Java
 
 

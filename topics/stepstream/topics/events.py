@@ -2631,8 +2631,8 @@ def new_reward_specification(
         "version": version,
         "digest": digest,
         "document": document,
-        "environments": environments if environments is not None else ["*"],
-        "agents": agents if agents is not None else ["*"],
+        "environments": environments if environments is not None else ['*'],
+        "agents": agents if agents is not None else ['*'],
         "author": author,
     }
 

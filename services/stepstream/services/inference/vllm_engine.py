@@ -203,10 +203,10 @@ class VllmEngine(Engine):
                 reply = await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineError(f"vLLM does not finish the smoke prompts: {error or type(error).__name__}") from error
-        if answer.status == 409:
-            raise CheckpointRefusedError(f"{folder}: {_message(reply)}")
-        if answer.status != 200:
+        if answer.status not in (200, 409):
             raise EngineError(f"vLLM answered the smoke prompts with {answer.status}: {_message(reply)}")
+        if answer.status != 200:
+            raise CheckpointRefusedError(f"{folder}: {_message(reply)}")
 
     async def _swap(self, folder: Path, version: int) -> None:
         body = {
