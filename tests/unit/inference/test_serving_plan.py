@@ -64,5 +64,6 @@ def test_a_refused_version_is_tried_again_later_and_at_a_new_event() -> None:
     refusals.add("stable", 3, first, "digest", 30)
     assert not refusals.may_try("stable", 3, first, 89.9)
     for _ in range(20):
-        refusals.add("stable", 3, first, "digest", 100)
+        refusals.add("stable", 3, first, "shape", 100)
     assert refusals.may_try("stable", 3, first, 700)
+    assert refusals.reason("stable", 3, first) == "digest; when tried again: shape"

@@ -34,6 +34,8 @@ class AdapterEngine(Engine):
         return self.base
 
     async def load(self, folder: Path, version: int) -> None:
+        if version == self.refused:
+            raise CheckpointRefusedError("shape")
         self.base = version
 
     async def load_adapter(self, folder: Path, version: int) -> None:
@@ -138,6 +140,21 @@ async def test_new_weights_end_a_canary_of_adapters(worker: Worker, engine: Adap
     await worker.load(version(7, None), base)
     assert (engine.base, worker.tracks) == (7, {"stable": 7})
     assert worker.slot("stable").served_name == "m"
+
+
+async def test_refused_weights_leave_a_canary_of_adapters(worker: Worker, engine: AdapterEngine, base: Path) -> None:
+    await worker.load_adapter(version(2), base, ADAPTER, "stable")
+    await worker.load_adapter(version(3), base, ADAPTER, "canary")
+    engine.refused = 7
+    with pytest.raises(CheckpointRefusedError, match="shape"):
+        await worker.load(version(7, None), base)
+    with pytest.raises(CheckpointRefusedError, match="shape"):
+        await worker.load_adapter(version(8, 7), base, ADAPTER, "stable")
+    engine.refused = 8
+    with pytest.raises(CheckpointRefusedError, match="NaN"):
+        await worker.load_adapter(version(8, 7), base, ADAPTER, "stable")
+    assert (engine.base, worker.tracks) == (1, {"stable": 2, "canary": 3})
+    assert await served_name(worker) == "m@3"
 
 
 async def test_a_request_for_the_model_or_any_version_gets_its_track_s_adapters(worker: Worker, base: Path) -> None:

@@ -52,9 +52,17 @@ def _parents(version: int, published: Mapping[int, int | None]) -> Iterator[int]
 class Refusal:
     """Why a version was not loaded, and when to try it again: a store that was away comes back."""
 
-    reason: str
+    first_reason: str
+    newest_reason: str
     retry_at: float
     delay_s: float
+
+    @property
+    def reason(self) -> str:
+        """What the first attempt showed, and the newest: a start and a swap fail for different reasons."""
+        if self.newest_reason == self.first_reason:
+            return self.first_reason
+        return f"{self.first_reason}; when tried again: {self.newest_reason}"
 
 
 class Refusals:
@@ -67,7 +75,8 @@ class Refusals:
         """Note a failed attempt at the time `now` in seconds."""
         before = self._by_attempt.get((track, version, *events))
         delay_s = _FIRST_RETRY_S if before is None else min(2 * before.delay_s, _LONGEST_RETRY_S)
-        self._by_attempt[track, version, *events] = Refusal(reason, now + delay_s, delay_s)
+        first_reason = reason if before is None else before.first_reason
+        self._by_attempt[track, version, *events] = Refusal(first_reason, reason, now + delay_s, delay_s)
 
     def may_try(self, track: Track, version: int, events: tuple[str, str], now: float) -> bool:
         """Return True if the version was not refused, or long enough ago."""
@@ -75,6 +84,6 @@ class Refusals:
         return refusal is None or now >= refusal.retry_at
 
     def reason(self, track: Track, version: int, events: tuple[str, str]) -> str | None:
-        """Return why the newest attempt failed; None: there was none."""
+        """Return why the attempts failed; None: there was none."""
         refusal = self._by_attempt.get((track, version, *events))
         return None if refusal is None else refusal.reason

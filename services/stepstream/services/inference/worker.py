@@ -247,8 +247,6 @@ class Worker:
         """
         if track is None or track == self.track:
             async with self._changing_base(checkpoint["version"]):
-                if self._canary is not None and self._canary.engine is self._first.engine:
-                    await self.end_canary()  # its adapters do not fit the new weights
                 await self._first.load(checkpoint, folder)
             metrics.VERSION.set(checkpoint["version"])
         elif self._canary is not None:
@@ -274,21 +272,18 @@ class Worker:
         Raises:
             CheckpointRefusedError: the engine cannot load them; what was served goes on.
         """
-        engine, shared = self._first.engine, self._canary
-        has_base = engine.version == checkpoint["base_version"]
+        engine = self._first.engine
         if track == self.track:
             async with self._changing_base(checkpoint["base_version"]):
-                if shared is not None and not has_base:
-                    await self.end_canary()
                 await self._first.load_adapter(checkpoint, base, adapter)
             metrics.VERSION.set(checkpoint["version"])
         else:
-            if not has_base:
+            if engine.version != checkpoint["base_version"]:
                 raise CheckpointRefusedError(
                     f"{self.model}@{checkpoint['version']}: its base is version {checkpoint['base_version']}, this "
                     f"worker's is {engine.version}; run a worker with inference.tracks=canary"
                 )
-            slot = Slot(self.model, engine) if shared is None else shared
+            slot = Slot(self.model, engine) if self._canary is None else self._canary
             await slot.load_adapter(checkpoint, base, adapter)
             self._canary = slot
         self._adapters = [version for version in self._adapters if version != checkpoint["version"]]
@@ -316,17 +311,27 @@ class Worker:
     async def _changing_base(self, version: int | None) -> AsyncIterator[None]:
         """End the running requests and hold new ones back while the weights below adapters change.
 
-        The engine would continue requests of adapters on the new weights, under the adapters' version.
+        The engine would continue requests of adapters on the new weights, under the adapters' version. A canary of
+        adapters does not fit the new weights and ends, unless these are refused and the engine keeps its own.
         """
-        slots = [self._first] if self._canary is None else [self._first, self._canary]
+        engine, canary = self._first.engine, self._canary
+        slots = [self._first] if canary is None else [self._first, canary]
         has_adapters = self._adapter_requests > 0 or any(slot.has_adapters for slot in slots)
-        if not has_adapters or self._first.engine.version == version:
+        base = engine.version
+        if not has_adapters or base == version:
             yield
             return
         self._open.clear()
         try:
             await self._idle.wait()
-            yield
+            if canary is not None and canary.engine is engine:
+                await self.end_canary()
+            try:
+                yield
+            except CheckpointRefusedError:
+                if engine.version == base:
+                    self._canary = canary
+                raise
         finally:
             self._open.set()
 
