@@ -5,9 +5,10 @@ and store on free ports, with data in a temporary folder.
 
 Rates. The loop consumes in batches, decodes each record from Avro, encodes it again, produces it and commits at the
 end. It has no state, checks or flushes, so it is the maximum of one Python process. Each job processes the same records
-as the loop, which runs right before and (unless --quick) right after it, since machines are noisy: steps for govern and
-label (which also read the feedback), labelled trajectories for measure, rows of all topics for the sink (`store`). Both
-rates leave out the first batch, which includes the start of the process.
+as the loop, which runs right before and (unless --quick) right after it, since machines are noisy: steps and feedback
+for govern and label, labelled trajectories for measure, rows of all topics for the sink (`store`). Both rates leave out
+the first batch, which includes the start of the process. A job's rate is over all its records: a backlog's steps are
+read before its feedback or after it, and whatever comes last makes the labels.
 
 The loop decodes and encodes every array, and the jobs pass encoded arrays on. So a ratio may exceed 1.
 
@@ -71,18 +72,28 @@ def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
     results: dict[str, dict[str, float]] = {}
     total = STEPS_OF_ONE * bench.trajectories
     trajectories = bench.trajectories
-    plan = [
-        ("govern", "steps", total, {"governed-steps": total, "governed-feedback": trajectories}),
-        ("label", "governed-steps", total, {"labeled-trajectories": trajectories}),
-        ("measure", "labeled-trajectories", trajectories, {}),
+    plan: list[tuple[str, tuple[str, ...], int, dict[str, int]]] = [
+        (
+            "govern",
+            ("steps", "feedback"),
+            total + trajectories,
+            {"governed-steps": total, "governed-feedback": trajectories},
+        ),
+        (
+            "label",
+            ("governed-steps", "governed-feedback"),
+            total + trajectories,
+            {"labeled-trajectories": trajectories},
+        ),
+        ("measure", ("labeled-trajectories",), trajectories, {}),
     ]
-    for name, topic, records, outputs in plan:
-        before = bench.loop_rate(topic)
+    for name, topics, records, outputs in plan:
+        before = bench.loop_rate(topics)
         with bench.job(name) as job:
-            rate = job.rate((topic,), records)
+            rate = job.rate(topics, records)
             wait_for(partial(has_all, bench, outputs))
             cpu, rss = job.cost()
-        after = before if bench.quick else bench.loop_rate(topic)
+        after = before if bench.quick else bench.loop_rate(topics)
         loop = (before + after) / 2
         results[name] = {"rate": rate, "loop": loop, "ratio": rate / loop, "cpu_s": cpu, "rss_mb": rss}
         print_rate(name, results[name])
@@ -176,7 +187,7 @@ def measure_latency(bench: Bench) -> dict[str, tuple[float, float]]:
 
 def print_table(size: int, rates: dict[str, dict[str, float]], latencies: dict[str, tuple[float, float]]) -> None:
     """Print the table of what was measured."""
-    units = {"govern": "steps", "label": "steps", "measure": "trajectories", "store": "records"}
+    units = {"govern": "records", "label": "records", "measure": "trajectories", "store": "records"}
     print(f"\nsteps of {size} bytes, {STEPS_OF_ONE} a trajectory; latency at {PACE:g} steps/s, in ms\n")
     print("| job | per s | plain loop per s | ratio | RSS MB | p50 | p99 |\n|---|---|---|---|---|---|---|")
     for name, unit in units.items():

@@ -39,7 +39,7 @@ class JobsSettings(Section):
         "What a job does if the log no longer has records that its state needs, and no snapshot has them: `stop` with "
         "an error, or `accept` the loss, count it and go on with the records that are left.",
     )
-    batch: int = setting(500, "Largest number of records in one batch.", unit="records", ge=1)
+    batch: int = setting(2_000, "Largest number of records in one batch.", unit="records", ge=1)
     within_s: float = setting(
         0.0,
         "Longest time for which records wait at the broker to fill a batch. A batch has a fixed cost, which more "

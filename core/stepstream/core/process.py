@@ -1,5 +1,6 @@
 """Run a long-lived process: logging, clean stop on SIGTERM and SIGINT, metrics, one log line for a fatal error."""
 
+import gc
 import logging
 import signal
 import socket
@@ -73,6 +74,16 @@ def run(name: str, main: Callable[[Settings, Stop], None]) -> None:
         log.exception("stopped by an unexpected fault")
         sys.exit(FAULT)
     log.info("stopped")
+
+
+def collect_garbage_rarely() -> None:
+    """Search for unreachable cycles of objects seldom; call it once, when the process has its modules.
+
+    Queues, caches and state are many small, long-lived objects without large cycles. With Python's thresholds, the
+    searches among them cost a tenth of the processor time.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def set_up_logging(name: str) -> None:

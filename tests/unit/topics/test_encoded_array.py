@@ -1,6 +1,7 @@
 """An encoded array reads as the list of its items."""
 
 import math
+import struct
 
 import pytest
 from hypothesis import given
@@ -33,6 +34,11 @@ def test_it_reads_as_a_list(numbers: list[int], start: int, end: int) -> None:
     assert one + array == [1, *numbers]
     assert array + array == numbers + numbers
     assert repr(array) == repr(numbers)
+
+
+@given(numbers=NUMBERS)
+def test_integers_become_little_endian_int32(numbers: list[int]) -> None:
+    assert of(numbers).int32() == struct.pack(f"<{len(numbers)}i", *numbers)
 
 
 @given(numbers=NUMBERS)

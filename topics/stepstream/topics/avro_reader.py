@@ -18,6 +18,7 @@ Reader = Callable[[bytes, int], tuple[dict[str, Any], int]]
 _FIXED_BYTES = {"float": 4, "double": 8, "boolean": 1}
 _HIGH = bytes(range(0x80, 0x100))
 """Bytes of a varint before its last one."""
+_FEW, _CAUTION = 8, 0.95
 _CLASSES = b"z" + b"l" * 0x7F + b"h" * 0x80
 """Class of each byte of a varint: zero, other last byte, byte before the last."""
 
@@ -195,14 +196,20 @@ def _end_of_integers(data: bytes, position: int, count: int) -> int:
     Raises:
         ValueError: one is cut off, longer than needed, or longer than four bytes.
     """
-    end, missing = position, count
+    end, missing, bytes_each = position, count, 1.0
     while missing:
-        # As many bytes hold at most as many last bytes.
-        chunk = data[end : end + missing]
-        if len(chunk) < missing:
+        # As many bytes hold at most as many last bytes. The bytes before tell how many more to take at once.
+        size = missing if missing < _FEW else max(missing, int(missing * bytes_each))
+        chunk = data[end : end + size]
+        found = len(chunk.translate(None, _HIGH))
+        if found > missing:
+            bytes_each = 1.0
+            continue
+        if len(chunk) < size and len(chunk) < missing:
             raise ValueError(count)
-        end += missing
-        missing -= len(chunk.translate(None, _HIGH))
+        end += len(chunk if found < missing else chunk.rstrip(_HIGH))
+        missing -= found
+        bytes_each = _CAUTION * len(chunk) / found if found else 1.0
     classes = data[position:end].translate(_CLASSES)
     if b"hhhh" in classes or b"hz" in classes:
         raise ValueError(count)

@@ -20,8 +20,6 @@ _FORMATS = {"float": (4, "f"), "double": (8, "d"), "boolean": (1, "?")}
 _INTEGERS = fastavro.parse_schema({"type": "array", "items": "long"})
 _PARITIES = b"eo" * 0x40 + b"EO" * 0x40
 """Parity of each byte; upper case: before the last."""
-_NEGATIVE = tuple(last + odd for last in (b"e", b"o") for odd in (b"o", b"O"))
-"""A last byte, then the first byte of a negative number."""
 
 
 class EncodedArray(Sequence[Any]):
@@ -52,7 +50,19 @@ class EncodedArray(Sequence[Any]):
         if self.kind in _FORMATS:
             return bool(min(self.to_list()) < 0)
         parities = self.items.translate(_PARITIES)
-        return parities[:1] in b"oO" or any(pair in parities for pair in _NEGATIVE)
+        # A negative number is odd, and its parities byte follows the last byte of another.
+        return parities[:1] in b"oO" or b"eo" in parities or b"eO" in parities or b"oo" in parities or b"oO" in parities
+
+    def int32(self) -> bytes:
+        """Return integers as little-endian int32. Reads of Avro keep only integers of 28 bits encoded."""
+        import numpy as np  # agents that use the SDK import this module and have no numpy
+
+        codes = np.frombuffer(self.items, np.uint8)
+        last = np.flatnonzero(codes < 0x80)
+        first = np.concatenate(([0], last[:-1] + 1))
+        shifts = 7 * (np.arange(len(codes)) - np.repeat(first, last - first + 1))
+        zigzags = np.add.reduceat((codes & 0x7F).astype(np.int32) << shifts.astype(np.int32), first, dtype=np.int32)
+        return ((zigzags >> 1) ^ -(zigzags & 1)).astype("<i4").tobytes()
 
     def part(self, start: int, end: int) -> Sequence[Any]:
         """Return the items from `start` to `end`, both in range; encoded if that needs no decoding."""

@@ -1,6 +1,5 @@
 """Run the gateway: serve until SIGTERM, then finish calls, send events and exit."""
 
-import gc
 import logging
 import socket
 import sys
@@ -9,7 +8,7 @@ from importlib.metadata import version
 import uvicorn
 
 from stepstream.config import Settings
-from stepstream.core.process import Fatal, Stop, run
+from stepstream.core.process import Fatal, Stop, collect_garbage_rarely, run
 from stepstream.services.gateway.app import GatewayApp
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.processes import ChildArguments, run_processes, stop_with_parent
@@ -53,10 +52,7 @@ def _serve(settings: Settings, stop: Stop, sockets: list[socket.socket]) -> None
     upstreams = ", ".join(settings.gateway.upstreams)
     for sock in sockets:
         log.info("listening on http://%s:%d for %s", *sock.getsockname()[:2], upstreams)
-    # The cached trajectories are many small, long-lived objects without large cycles. With the default thresholds,
-    # collecting garbage among them costs a tenth of the processor time.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    collect_garbage_rarely()
     if not stop:
         uvicorn.Server(config).run(sockets=sockets)
     left = publisher.close(settings.gateway.shutdown_s)

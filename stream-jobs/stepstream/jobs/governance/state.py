@@ -3,6 +3,7 @@
 import hashlib
 import struct
 import uuid
+from functools import lru_cache
 from typing import Any, Literal
 
 from stepstream.crypto.sealing import is_erased
@@ -85,6 +86,7 @@ def clean_key(step: Step, index: int, days_back: int) -> bytes:
     return CLEAN + day_of(step, days_back) + trajectory_digest(step) + _INDEX.pack(index)
 
 
+@lru_cache(maxsize=64)
 def day(number: int) -> bytes:
     """Encode a day since the Unix epoch for a key."""
     return _DAY.pack(max(0, number))
@@ -98,5 +100,10 @@ def day_of(event: Any, days_back: int = 0) -> bytes:
 def trajectory_digest(event: Any) -> bytes:
     """Return a digest of the identity of an event's trajectory, for a key."""
     # With the tenant: another tenant may use the same trajectory id.
-    identity = f"{event['tenant']}\x00{event['trajectory_id']}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(identity, digest_size=16).digest()
+    return _digest_of(f"{event['tenant']}\x00{event['trajectory_id']}")
+
+
+@lru_cache(maxsize=64)
+def _digest_of(identity: str) -> bytes:
+    # The keys of one step name its trajectory several times.
+    return hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -103,8 +103,7 @@ class _Context:
 
     def hash_state(self) -> "hashlib._Hash":
         """Return a copy of the state over all its tokens."""
-        for part in self.unhashed:
-            self.hashed.update(_packed(part))
+        self.hashed.update(_packed(concatenate(self.unhashed)))
         self.unhashed = []
         return self.hashed.copy()
 
@@ -227,7 +226,7 @@ def _longest_context_within(context: _Context | None, length: int) -> _Context |
 
 
 def _packed(tokens: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(tokens)}i", *tokens)
+    return tokens.int32() if isinstance(tokens, EncodedArray) else struct.pack(f"<{len(tokens)}i", *tokens)
 
 
 def _may_train(step: Step) -> bool:

@@ -8,7 +8,8 @@ wait for a timeout, and those that closed on each day.
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import cast
+from itertools import islice
+from typing import Any, cast
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.labels.find_trajectory import claim_id, find_trajectory, hand_over, release_id
@@ -119,11 +120,9 @@ class LabelState:
             self._steps.pop(_step_key(name, index), None)
 
     def trim(self) -> None:
-        """Clear caches that are too large. Call it at the end of a batch, when everything is written."""
-        if len(self._trajectories) > _CACHED_TRAJECTORIES:
-            self._trajectories.clear()
-        if len(self._steps) > _CACHED_STEPS:
-            self._steps.clear()
+        """Remove the oldest entries of caches. Call it at the end of a batch, when everything is written."""
+        _remove_oldest(self._trajectories, _CACHED_TRAJECTORIES)
+        _remove_oldest(self._steps, _CACHED_STEPS)
 
     def add_waiting(self, name: bytes, changes: Changes) -> None:
         """Record that a trajectory waits for a timeout."""
@@ -259,6 +258,11 @@ class LabelState:
             if trajectory is not None and trajectory.orphan_ms == _TIME.unpack_from(entry)[0]:
                 oldest.append((entry[_TIME.size :], trajectory))
         return oldest
+
+
+def _remove_oldest(cache: dict[bytes, Any], most: int) -> None:
+    for key in list(islice(cache, max(0, len(cache) - most))):
+        del cache[key]
 
 
 def _step_key(name: bytes, index: int) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import uvloop
 
 from stepstream.config import Settings
-from stepstream.core.process import Fatal, Stop, serve_metrics
+from stepstream.core.process import Fatal, Stop, collect_garbage_rarely, serve_metrics
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.faust_app import build_app, quiet_libraries
 from stepstream.jobs.runtime.fetch import Fetch, GroupMember
@@ -82,6 +82,8 @@ def run_job(
     wait_for_access(settings.kafka, name, lambda: bool(stop))
     if stop:
         return
+
+    collect_garbage_rarely()
 
     async def work() -> None:
         worker = JobWorker(
