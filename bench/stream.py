@@ -8,7 +8,7 @@ end. It has no state, checks or flushes, so it is the maximum of one Python proc
 as the loop, which runs right before and (unless --quick) right after it, since machines are noisy: steps and feedback
 for govern and label, labelled trajectories for measure, rows of all topics for the sink (`store`). Both rates leave out
 the first batch, which includes the start of the process. A job's rate is over all its records: a backlog's steps are
-read before its feedback or after it, and whatever comes last makes the labels.
+read before its feedback or after it, and those that come last make the labels.
 
 The loop decodes and encodes every array, and the jobs pass encoded arrays on. So a ratio may exceed 1.
 

@@ -59,7 +59,7 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """What the first attempt showed, and the newest: a start and a swap fail for different reasons."""
+        """Reasons of the first attempt and of the newest: a start and a swap fail for different ones."""
         if self.newest_reason == self.first_reason:
             return self.first_reason
         return f"{self.first_reason}; when tried again: {self.newest_reason}"
