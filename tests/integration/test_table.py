@@ -1,15 +1,17 @@
 """Test tables that follow compacted topics, with a real broker and registry."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer
 from stack_fixtures import with_settings
 from waiting import TIMEOUT_S, wait_until
 
-from stepstream.config import Settings
+from stepstream.config import KafkaSettings, Settings
 from stepstream.embedded.ports import free_block
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec
@@ -67,6 +69,41 @@ def test_a_table_has_earlier_and_later_records(registry_settings: Settings, writ
         writer.delete(tenant)
         wait_until(lambda: table.get(tenant) is None)
         assert changes == [(tenant, "none"), (tenant, None)]
+
+
+class SilentConsumer(Consumer):
+    """A consumer that gets no records any more, once it is silenced."""
+
+    silenced: ClassVar[list[Consumer]] = []
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        if self not in self.silenced:
+            return super().poll(timeout)
+        time.sleep(min(timeout, 0.05))
+        return None
+
+
+def test_a_consumer_without_progress_is_replaced(
+    registry_settings: Settings, writer: Writer, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Consumer] = []
+
+    def make(kafka: KafkaSettings, config: dict[str, Any]) -> Consumer:
+        made.append(SilentConsumer(client_config(kafka) | config))
+        return made[-1]
+
+    monkeypatch.setattr("stepstream.topics.client.consumer", make)
+    monkeypatch.setattr("stepstream.topics.table._STALL_S", 0.5)
+    writer.put(tenant, "train")
+    with Table(registry_settings, "consents") as table:
+        assert table.wait_current(20)
+        SilentConsumer.silenced.extend(made)
+        consents: tuple[Consent, ...] = ("analyse", "none")
+        for consent in consents:  # the first may still arrive, in the call that has begun
+            writer.put(tenant, consent)
+            assert table.wait_current(20)
+            assert table.get(tenant)["consent"] == consent
+    assert len(made) == 2
 
 
 def test_a_rejected_record_leaves_the_previous_one(registry_settings: Settings, writer: Writer, tenant: str) -> None:

@@ -39,6 +39,8 @@ _BATCH = 1000
 _RETRY_S = 0.5
 _CALL_S = 5.0
 _WAIT_S = 1.0
+_STALL_S = 20.0
+"""Time without progress towards a record that somebody waits for, after which a new consumer reads."""
 _FETCH_WAIT_MS = 2000
 """Longest time for which the broker holds a fetch without records; it answers at once when there is one.
 
@@ -146,6 +148,8 @@ class Table(AbstractContextManager["Table"]):
             while not self._closing.is_set():
                 try:
                     self._follow(codec)
+                except _Stalled as stalled:
+                    log.warning("table %s: %s", self._topic, stalled)
                 except KafkaException as error:
                     if not is_logged:
                         log.warning("table %s waits for Kafka: %s", self._topic, error)
@@ -159,7 +163,11 @@ class Table(AbstractContextManager["Table"]):
             codec.close()
 
     def _follow(self, codec: Codec) -> None:
-        """Read from the beginning and follow, until closed or until a permanent error of Kafka."""
+        """Read from the beginning and follow, until closed or until a permanent error of Kafka.
+
+        Raises:
+            _Stalled: the consumer makes no progress.
+        """
         consumer = client.consumer(
             self._settings.kafka,
             {
@@ -179,9 +187,9 @@ class Table(AbstractContextManager["Table"]):
             for waiter in new:
                 waiter.end = end
             consumer.assign([TopicPartition(self._topic, 0, 0)])
-            position = 0
+            position, moved_s = 0, time.monotonic()
             while not self._closing.is_set():
-                changed = False
+                changed, before = False, position
                 for message in _messages(consumer):
                     position = max(position, _next_offset(message))
                     changed |= self._apply(message, codec)
@@ -191,7 +199,10 @@ class Table(AbstractContextManager["Table"]):
                     self._set_fault(None)
                 if changed and self._current and self._snapshot is not None:
                     self._snapshot.write(self.items())
-                self._wake_waiters(position)
+                if self._wake_waiters(position) <= position or position > before:
+                    moved_s = time.monotonic()
+                elif time.monotonic() > moved_s + _STALL_S:
+                    raise _Stalled(f"its consumer gets no record from offset {position} on: a new one begins")
         finally:
             consumer.close()
 
@@ -259,8 +270,8 @@ class Table(AbstractContextManager["Table"]):
             self._set(key, None)
         return bool(deleted)
 
-    def _wake_waiters(self, position: int) -> None:
-        """Wake the callers of `wait_current` whose offset has been reached."""
+    def _wake_waiters(self, position: int) -> int:
+        """Wake the callers of `wait_current` whose offset has been reached; return the highest one waited for."""
         with self._lock:
             waiters = list(self._waiters)
         new = [waiter for waiter in waiters if waiter.end < 0]
@@ -273,6 +284,7 @@ class Table(AbstractContextManager["Table"]):
                 waiter.done.set()
                 with self._lock:
                     self._waiters.remove(waiter)
+        return max((waiter.end for waiter in waiters), default=0)
 
     def _end(self) -> int:
         """Ask for the topic's end over a connection of its own: on the consumer's, a fetch may wait for seconds."""
@@ -305,6 +317,10 @@ def _messages(consumer: Consumer) -> list[Message]:
     """Return what was fetched; wait for the first message. `consume` alone would wait for a full batch."""
     first = consumer.poll(_POLL_S)
     return [] if first is None else [first, *consumer.consume(_BATCH, 0)]
+
+
+class _Stalled(Exception):
+    """The consumer gets no records, although there are some."""
 
 
 class _Waiter:
