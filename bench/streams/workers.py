@@ -112,7 +112,7 @@ class Bench:
                 stderr=log,
             )
         try:
-            yield Job(process, port)
+            yield Job(process, port, 0.05 if self.quick else 0.3)
         finally:
             process.terminate()
             process.wait()
@@ -121,8 +121,10 @@ class Bench:
 class Job:
     """A running job worker, read through its metrics."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", port: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int, pause_s: float) -> None:
+        """`pause_s` is the time between two reads of the metrics, each of which takes milliseconds of the worker."""
         self.process = psutil.Process(process.pid)
+        self._pause_s = pause_s
         self._url = f"http://127.0.0.1:{port}/metrics"
 
     def metric(self, name: str, topics: tuple[str, ...] = ()) -> float:
@@ -153,7 +155,7 @@ class Job:
                 seen.append((time.monotonic(), count))
             return count >= total
 
-        wait_for(done, pause_s=0.05)
+        wait_for(done, self._pause_s)
         # Without the first batch, which includes the start, if there are several.
         (began, first), (ended, last) = seen[1 if len(seen) > 2 else 0], seen[-1]
         return (last - first) / (ended - began)
