@@ -93,7 +93,7 @@ def test_a_consumer_without_progress_is_replaced(
         return made[-1]
 
     monkeypatch.setattr("stepstream.topics.client.consumer", make)
-    monkeypatch.setattr("stepstream.topics.table._STALL_S", 0.5)
+    monkeypatch.setattr("stepstream.topics.table._STALL_S", 3)
     writer.put(tenant, "train")
     with Table(registry_settings, "consents") as table:
         assert table.wait_current(20)
@@ -101,9 +101,9 @@ def test_a_consumer_without_progress_is_replaced(
         consents: tuple[Consent, ...] = ("analyse", "none")
         for consent in consents:  # the first may still arrive, in the call that has begun
             writer.put(tenant, consent)
-            assert table.wait_current(20)
+            assert table.wait_current(TIMEOUT_S)
             assert table.get(tenant)["consent"] == consent
-    assert len(made) == 2
+    assert len(made) > len(SilentConsumer.silenced)
 
 
 def test_a_rejected_record_leaves_the_previous_one(registry_settings: Settings, writer: Writer, tenant: str) -> None:

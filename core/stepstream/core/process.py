@@ -80,7 +80,7 @@ def collect_garbage_rarely() -> None:
     """Search for unreachable cycles of objects seldom; call it once, when the process has its modules.
 
     Queues, caches and state are many small, long-lived objects without large cycles. With Python's thresholds, the
-    searches among them cost a tenth of the processor time.
+    searches among them cost the gateway a tenth of its processor time.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

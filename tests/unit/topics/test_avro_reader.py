@@ -94,6 +94,16 @@ def test_an_array_in_several_blocks_with_and_without_sizes_is_kept_as_one(kind: 
     assert compile_writer(ARRAYS[kind])(record) == one_block.getvalue()
 
 
+@pytest.mark.parametrize("short", range(1, 60))
+@pytest.mark.parametrize("long", [20, 60])
+@pytest.mark.parametrize("bits", [7, 14, 27])
+def test_a_block_ends_after_its_last_number(bits: int, long: int, short: int) -> None:
+    """The size of the first numbers misleads about the last ones; the next block begins as a number of two bytes."""
+    blocks = [[2**bits - 1] * long + [0] * short, [1] * 70]
+    written = b"".join(zigzag(len(block)) + encoded_items("long", block) for block in blocks) + b"\0"
+    assert ARRAY_READERS["long"](written, 0) == ({"a": blocks[0] + blocks[1]}, len(written))
+
+
 @pytest.mark.parametrize(
     ("kind", "written"),
     [

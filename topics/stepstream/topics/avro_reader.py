@@ -18,7 +18,10 @@ Reader = Callable[[bytes, int], tuple[dict[str, Any], int]]
 _FIXED_BYTES = {"float": 4, "double": 8, "boolean": 1}
 _HIGH = bytes(range(0x80, 0x100))
 """Bytes of a varint before its last one."""
-_FEW, _CAUTION = 8, 0.95
+_FEW = 8
+"""Missing varints below which an estimate of their bytes saves nothing."""
+_SHARE = 0.95
+"""Part of the estimated bytes to take: too many must be taken again."""
 _CLASSES = b"z" + b"l" * 0x7F + b"h" * 0x80
 """Class of each byte of a varint: zero, other last byte, byte before the last."""
 
@@ -205,11 +208,11 @@ def _end_of_integers(data: bytes, position: int, count: int) -> int:
         if found > missing:
             bytes_each = 1.0
             continue
-        if len(chunk) < size and len(chunk) < missing:
+        if len(chunk) < missing:
             raise ValueError(count)
         end += len(chunk if found < missing else chunk.rstrip(_HIGH))
         missing -= found
-        bytes_each = _CAUTION * len(chunk) / found if found else 1.0
+        bytes_each = _SHARE * len(chunk) / found if found else 1.0
     classes = data[position:end].translate(_CLASSES)
     if b"hhhh" in classes or b"hz" in classes:
         raise ValueError(count)

@@ -50,7 +50,7 @@ class EncodedArray(Sequence[Any]):
         if self.kind in _FORMATS:
             return bool(min(self.to_list()) < 0)
         parities = self.items.translate(_PARITIES)
-        # A negative number is odd, and its parities byte follows the last byte of another.
+        # A negative number has an odd code; its first byte begins the array or follows the last byte of another.
         return parities[:1] in b"oO" or b"eo" in parities or b"eO" in parities or b"oo" in parities or b"oO" in parities
 
     def int32(self) -> bytes:

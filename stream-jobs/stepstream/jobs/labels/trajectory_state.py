@@ -305,7 +305,7 @@ class TrajectoryState:
     @property
     def has_ended(self) -> bool:
         """True if an end names the last step, and every step up to it has come and none beyond."""
-        return bool(self.ends) and self.reported_last_step == self.highest_step == len(self.indices) - 1 >= 0
+        return self.reported_last_step == self.highest_step == len(self.indices) - 1 >= 0
 
     @property
     def is_closed(self) -> bool:
