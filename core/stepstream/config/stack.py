@@ -67,6 +67,11 @@ class BrokerSettings(Section):
         ge=1,
     )
     heap_mb: int = setting(256, "Java heap.", unit="MB", ge=128)
+    optimizing_compiler: bool = setting(
+        False,
+        "Compile hot code with Java's optimizing compiler too, as brokers in production do. An event then takes about "
+        "40 % less processor time after some 15 s of load; the start and those seconds take more.",
+    )
     home: Path | None = setting(
         None, "Folder of Kafka's jars, which all data folders share; default: the user's cache folder."
     )

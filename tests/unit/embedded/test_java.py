@@ -26,6 +26,17 @@ def test_the_command_uses_the_aot_cache_only_if_it_exists(tmp_path: Path) -> Non
     assert f"-XX:AOTCache={cache}" in java.command(config, java.MAIN, "file")
 
 
+def test_the_optimizing_compiler_is_a_setting_and_uses_the_same_cache(tmp_path: Path) -> None:
+    usual, optimizing = settings(tmp_path), settings(tmp_path, STEPSTREAM_BROKER_OPTIMIZING_COMPILER="true")
+    cache = java.aot_cache(java.home(usual))
+    cache.parent.mkdir(parents=True)
+    cache.touch()
+    flag = "-XX:TieredStopAtLevel=1"
+    assert flag in java.command(usual, java.MAIN)
+    assert java.command(optimizing, java.MAIN) == [word for word in java.command(usual, java.MAIN) if word != flag]
+    assert f"-XX:AOTCache={cache}" in java.command(optimizing, java.MAIN)
+
+
 def test_the_class_path_holds_every_locked_jar(tmp_path: Path) -> None:
     command = java.command(settings(tmp_path), java.MAIN)
     path = command[command.index("-cp") + 1].split(":")
