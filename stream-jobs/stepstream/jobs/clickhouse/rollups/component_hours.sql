@@ -1,21 +1,25 @@
--- Reward components of the trajectories of an hour, by cohort; see ../rollups.py.
-WITH due AS
+-- Reward components of the trajectories of an hour, by cohort; see ../rollup_refresh.py.
+WITH
 (
-    SELECT hour
-    FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
-    LEFT JOIN
+    SELECT groupArray(hour)
+    FROM
     (
-        SELECT hour, max(version) AS done FROM component_hours
-        WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
-    ) AS r USING (hour)
-    WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
-    ORDER BY hour DESC
-    LIMIT 48
-),
+        SELECT hour
+        FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
+        LEFT JOIN
+        (
+            SELECT hour, max(version) AS done FROM component_hours
+            WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
+        ) AS r USING (hour)
+        WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
+        ORDER BY hour DESC
+        LIMIT 48
+    )
+) AS due,
 labelled AS
 (
     SELECT *, toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, version_max AS policy_version
-    FROM trajectories FINAL WHERE toStartOfHour(opened_at) IN (SELECT hour FROM due)
+    FROM trajectories FINAL WHERE has(due, toStartOfHour(opened_at))
 )
 SELECT
     hour, tenant, agent, model, environment, policy_version, split, reward_spec,
@@ -40,9 +44,8 @@ FROM
     SELECT hour, tenant, agent, model, environment, policy_version, split, reward_spec, '', '', 0, 0., 0., 0., count() FROM labelled GROUP BY hour, tenant, agent, model, environment, policy_version, split, reward_spec
     UNION ALL
     SELECT hour, tenant, agent, model, environment, policy_version, split, reward_spec, '' AS name, '' AS kind, 0 AS n, 0. AS total, 0. AS squares, 0. AS paid, 0 AS cohort
-    FROM component_hours FINAL WHERE hour IN (SELECT hour FROM due)
+    FROM component_hours FINAL WHERE has(due, hour)
     UNION ALL
-    SELECT hour, '' AS tenant, '' AS agent, '' AS model, '' AS environment, toInt32(0) AS policy_version, '' AS split, '' AS reward_spec, '' AS name, '' AS kind, 0 AS n, 0. AS total, 0. AS squares, 0. AS paid, 0 AS cohort
-    FROM due
+    SELECT arrayJoin(due) AS hour, '' AS tenant, '' AS agent, '' AS model, '' AS environment, toInt32(0) AS policy_version, '' AS split, '' AS reward_spec, '' AS name, '' AS kind, 0 AS n, 0. AS total, 0. AS squares, 0. AS paid, 0 AS cohort
 )
 GROUP BY hour, tenant, agent, model, environment, policy_version, split, reward_spec

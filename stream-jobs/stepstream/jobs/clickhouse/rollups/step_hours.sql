@@ -1,17 +1,21 @@
--- Counts and sums of the steps of an hour, by cohort; see ../rollups.py.
-WITH due AS
+-- Counts and sums of the steps of an hour, by cohort; see ../rollup_refresh.py.
+WITH
 (
-    SELECT hour
-    FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'steps' GROUP BY hour) AS d
-    LEFT JOIN
+    SELECT groupArray(hour)
+    FROM
     (
-        SELECT hour, max(version) AS done FROM step_hours
-        WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'steps') GROUP BY hour
-    ) AS r USING (hour)
-    WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
-    ORDER BY hour DESC
-    LIMIT 48
-)
+        SELECT hour
+        FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'steps' GROUP BY hour) AS d
+        LEFT JOIN
+        (
+            SELECT hour, max(version) AS done FROM step_hours
+            WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'steps') GROUP BY hour
+        ) AS r USING (hour)
+        WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
+        ORDER BY hour DESC
+        LIMIT 48
+    )
+) AS due
 SELECT
     hour, tenant, agent, model, environment,
     sum(real) AS steps, sum(failed) AS errors, sum(r.shared_tokens) AS shared_tokens,
@@ -28,12 +32,11 @@ FROM
         shared_tokens, prompt_tokens, response_tokens, cost_usd, duration_ms, first_token_ms
     FROM steps FINAL
     WHERE toStartOfFiveMinutes(occurred_at) IN
-        (SELECT hour + INTERVAL 5 * n MINUTE FROM due ARRAY JOIN range(12) AS n)
+        (SELECT arrayJoin(due) + INTERVAL 5 * arrayJoin(range(12)) MINUTE)
     UNION ALL
     SELECT hour, tenant, agent, model, environment, 0 AS real, 0 AS failed, 0 AS shared_tokens, 0 AS prompt_tokens, 0 AS response_tokens, NULL AS cost_usd, NULL AS duration_ms, NULL AS first_token_ms
-    FROM step_hours FINAL WHERE hour IN (SELECT hour FROM due)
+    FROM step_hours FINAL WHERE has(due, hour)
     UNION ALL
-    SELECT hour, '' AS tenant, '' AS agent, '' AS model, '' AS environment, 0 AS real, 0 AS failed, 0 AS shared_tokens, 0 AS prompt_tokens, 0 AS response_tokens, NULL AS cost_usd, NULL AS duration_ms, NULL AS first_token_ms
-    FROM due
+    SELECT arrayJoin(due) AS hour, '' AS tenant, '' AS agent, '' AS model, '' AS environment, 0 AS real, 0 AS failed, 0 AS shared_tokens, 0 AS prompt_tokens, 0 AS response_tokens, NULL AS cost_usd, NULL AS duration_ms, NULL AS first_token_ms
 ) AS r
 GROUP BY hour, tenant, agent, model, environment

@@ -1,17 +1,21 @@
 -- Outcomes of the attempts at each task that opened in an hour, by cohort and group; see ../rollup_refresh.py.
-WITH due AS
+WITH
 (
-    SELECT hour
-    FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
-    LEFT JOIN
+    SELECT groupArray(hour)
+    FROM
     (
-        SELECT hour, max(version) AS done FROM task_hours
-        WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
-    ) AS r USING (hour)
-    WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
-    ORDER BY hour DESC
-    LIMIT 48
-)
+        SELECT hour
+        FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
+        LEFT JOIN
+        (
+            SELECT hour, max(version) AS done FROM task_hours
+            WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
+        ) AS r USING (hour)
+        WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
+        ORDER BY hour DESC
+        LIMIT 48
+    )
+) AS due
 SELECT
     hour, tenant, agent, model, environment, harness_version, policy_version, track, split, task_id, group_id,
     sum(real) AS trajectories, countIf(outcome IS NOT NULL) AS outcomes, countIf(outcome) AS successes,
@@ -24,12 +28,11 @@ FROM
     SELECT toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, tenant, agent, model, environment, harness_version,
         version_max AS policy_version, track, split, task_id, group_id, 1 AS real, steps AS taken,
         if(success IS NULL AND end = 'truncated', false, success) AS outcome
-    FROM trajectories FINAL WHERE toStartOfHour(opened_at) IN (SELECT hour FROM due)
+    FROM trajectories FINAL WHERE has(due, toStartOfHour(opened_at))
     UNION ALL
     SELECT hour, tenant, agent, model, environment, harness_version, policy_version, track, split, task_id, group_id, 0 AS real, 0 AS taken, NULL AS outcome
-    FROM task_hours FINAL WHERE hour IN (SELECT hour FROM due)
+    FROM task_hours FINAL WHERE has(due, hour)
     UNION ALL
-    SELECT hour, '' AS tenant, '' AS agent, '' AS model, '' AS environment, '' AS harness_version, toInt32(0) AS policy_version, '' AS track, '' AS split, '' AS task_id, '' AS group_id, 0 AS real, 0 AS taken, NULL AS outcome
-    FROM due
+    SELECT arrayJoin(due) AS hour, '' AS tenant, '' AS agent, '' AS model, '' AS environment, '' AS harness_version, toInt32(0) AS policy_version, '' AS track, '' AS split, '' AS task_id, '' AS group_id, 0 AS real, 0 AS taken, NULL AS outcome
 )
 GROUP BY hour, tenant, agent, model, environment, harness_version, policy_version, track, split, task_id, group_id

@@ -1,17 +1,21 @@
--- Calls of the tools in the trajectories that opened in a day; see ../rollups.py.
-WITH due AS
+-- Calls of the tools in the trajectories that opened in a day; see ../rollup_refresh.py.
+WITH
 (
-    SELECT day
-    FROM (SELECT toDate(hour) AS day, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY day) AS d
-    LEFT JOIN
+    SELECT groupArray(day)
+    FROM
     (
-        SELECT day, max(version) AS done FROM tool_days
-        WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
-    ) AS r USING (day)
-    WHERE marked > done - INTERVAL 60 SECOND AND day >= $complete_since
-    ORDER BY day DESC
-    LIMIT 7
-)
+        SELECT day
+        FROM (SELECT toDate(hour) AS day, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY day) AS d
+        LEFT JOIN
+        (
+            SELECT day, max(version) AS done FROM tool_days
+            WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
+        ) AS r USING (day)
+        WHERE marked > done - INTERVAL 60 SECOND AND day >= $complete_since
+        ORDER BY day DESC
+        LIMIT 7
+    )
+) AS due
 SELECT
     day, tenant, tool, agent, model,
     sum(real) AS calls, countIf(class != '') AS failed,
@@ -23,13 +27,12 @@ FROM
     SELECT toDate(opened_at) AS day, tenant, c.tool AS tool, agent, model, 1 AS real, toString(c.error) AS class,
         c.ms AS took_ms
     FROM (SELECT * FROM trajectories FINAL WHERE toStartOfHour(opened_at) IN
-            (SELECT toDateTime(day, 'UTC') + INTERVAL n HOUR FROM due ARRAY JOIN range(24) AS n)) AS t
+            (SELECT toDateTime(arrayJoin(due), 'UTC') + INTERVAL arrayJoin(range(24)) HOUR)) AS t
     ARRAY JOIN call AS c
     UNION ALL
     SELECT day, tenant, tool, agent, model, 0 AS real, '' AS class, toFloat32(-1) AS took_ms
-    FROM tool_days FINAL WHERE day IN (SELECT day FROM due)
+    FROM tool_days FINAL WHERE has(due, day)
     UNION ALL
-    SELECT day, '' AS tenant, '' AS tool, '' AS agent, '' AS model, 0 AS real, '' AS class, toFloat32(-1) AS took_ms
-    FROM due
+    SELECT arrayJoin(due) AS day, '' AS tenant, '' AS tool, '' AS agent, '' AS model, 0 AS real, '' AS class, toFloat32(-1) AS took_ms
 )
 GROUP BY day, tenant, tool, agent, model

@@ -1,17 +1,21 @@
--- Calls of the tools in the trajectories that opened in an hour; see ../rollups.py.
-WITH due AS
+-- Calls of the tools in the trajectories that opened in an hour; see ../rollup_refresh.py.
+WITH
 (
-    SELECT hour
-    FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
-    LEFT JOIN
+    SELECT groupArray(hour)
+    FROM
     (
-        SELECT hour, max(version) AS done FROM tool_hours
-        WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
-    ) AS r USING (hour)
-    WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
-    ORDER BY hour DESC
-    LIMIT 48
-)
+        SELECT hour
+        FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
+        LEFT JOIN
+        (
+            SELECT hour, max(version) AS done FROM tool_hours
+            WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
+        ) AS r USING (hour)
+        WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
+        ORDER BY hour DESC
+        LIMIT 48
+    )
+) AS due
 SELECT
     hour, tenant, tool, agent, model,
     sum(real) AS calls, countIf(class != '') AS failed,
@@ -22,13 +26,12 @@ FROM
 (
     SELECT toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, tenant, c.tool AS tool, agent, model, 1 AS real, toString(c.error) AS class,
         c.ms AS took_ms
-    FROM (SELECT * FROM trajectories FINAL WHERE toStartOfHour(opened_at) IN (SELECT hour FROM due)) AS t
+    FROM (SELECT * FROM trajectories FINAL WHERE has(due, toStartOfHour(opened_at))) AS t
     ARRAY JOIN call AS c
     UNION ALL
     SELECT hour, tenant, tool, agent, model, 0 AS real, '' AS class, toFloat32(-1) AS took_ms
-    FROM tool_hours FINAL WHERE hour IN (SELECT hour FROM due)
+    FROM tool_hours FINAL WHERE has(due, hour)
     UNION ALL
-    SELECT hour, '' AS tenant, '' AS tool, '' AS agent, '' AS model, 0 AS real, '' AS class, toFloat32(-1) AS took_ms
-    FROM due
+    SELECT arrayJoin(due) AS hour, '' AS tenant, '' AS tool, '' AS agent, '' AS model, 0 AS real, '' AS class, toFloat32(-1) AS took_ms
 )
 GROUP BY hour, tenant, tool, agent, model

@@ -1,17 +1,21 @@
--- Counts and sums of the trajectories of an hour, by cohort; see ../rollups.py.
-WITH due AS
+-- Counts and sums of the trajectories of an hour, by cohort; see ../rollup_refresh.py.
+WITH
 (
-    SELECT hour
-    FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
-    LEFT JOIN
+    SELECT groupArray(hour)
+    FROM
     (
-        SELECT hour, max(version) AS done FROM trajectory_hours
-        WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
-    ) AS r USING (hour)
-    WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
-    ORDER BY hour DESC
-    LIMIT 48
-)
+        SELECT hour
+        FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
+        LEFT JOIN
+        (
+            SELECT hour, max(version) AS done FROM trajectory_hours
+            WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
+        ) AS r USING (hour)
+        WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
+        ORDER BY hour DESC
+        LIMIT 48
+    )
+) AS due
 SELECT
     hour, tenant, agent, model, environment, harness_version, policy_version, track, split,
     sum(real) AS trajectories, countIf(success IS NOT NULL) AS outcomes, countIf(success) AS successes,
@@ -28,14 +32,13 @@ FROM
         prompt_tokens, response_tokens, cost_usd, reward, toFloat64(duration_ms) AS duration_ms,
         -- No newer checkpoint is known, or no version: the lag is unknown.
         if(version_min < 0 OR c.occurred_at < toDateTime64(1, 6, 'UTC'), [], [toUInt32(greatest(0, c.version - version_min))]) AS behind
-    FROM (SELECT * FROM trajectories FINAL WHERE toStartOfHour(opened_at) IN (SELECT hour FROM due)) AS t
+    FROM (SELECT * FROM trajectories FINAL WHERE has(due, toStartOfHour(opened_at))) AS t
     ASOF LEFT JOIN (SELECT model, version, occurred_at FROM checkpoints FINAL) AS c
         ON t.model = c.model AND t.ended_at >= c.occurred_at
     UNION ALL
     SELECT hour, tenant, agent, model, environment, harness_version, policy_version, track, split, 0 AS real, NULL AS success, '' AS end, 0 AS steps, 0 AS errors, 0 AS calls, 0 AS prompt_tokens, 0 AS response_tokens, NULL AS cost_usd, 0. AS reward, 0. AS duration_ms, emptyArrayUInt32() AS behind
-    FROM trajectory_hours FINAL WHERE hour IN (SELECT hour FROM due)
+    FROM trajectory_hours FINAL WHERE has(due, hour)
     UNION ALL
-    SELECT hour, '' AS tenant, '' AS agent, '' AS model, '' AS environment, '' AS harness_version, toInt32(0) AS policy_version, '' AS track, '' AS split, 0 AS real, NULL AS success, '' AS end, 0 AS steps, 0 AS errors, 0 AS calls, 0 AS prompt_tokens, 0 AS response_tokens, NULL AS cost_usd, 0. AS reward, 0. AS duration_ms, emptyArrayUInt32() AS behind
-    FROM due
+    SELECT arrayJoin(due) AS hour, '' AS tenant, '' AS agent, '' AS model, '' AS environment, '' AS harness_version, toInt32(0) AS policy_version, '' AS track, '' AS split, 0 AS real, NULL AS success, '' AS end, 0 AS steps, 0 AS errors, 0 AS calls, 0 AS prompt_tokens, 0 AS response_tokens, NULL AS cost_usd, 0. AS reward, 0. AS duration_ms, emptyArrayUInt32() AS behind
 ) AS r
 GROUP BY hour, tenant, agent, model, environment, harness_version, policy_version, track, split

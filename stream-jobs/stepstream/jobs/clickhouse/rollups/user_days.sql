@@ -1,29 +1,32 @@
--- Trajectories of each person by the day on which they opened; see ../rollups.py.
-WITH due AS
+-- Trajectories of each person by the day on which they opened; see ../rollup_refresh.py.
+WITH
 (
-    SELECT day
-    FROM (SELECT toDate(hour) AS day, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY day) AS d
-    LEFT JOIN
+    SELECT groupArray(day)
+    FROM
     (
-        SELECT day, max(version) AS done FROM user_days
-        WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
-    ) AS r USING (day)
-    WHERE marked > done - INTERVAL 60 SECOND AND day >= $complete_since
-    ORDER BY day DESC
-    LIMIT 7
-)
+        SELECT day
+        FROM (SELECT toDate(hour) AS day, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY day) AS d
+        LEFT JOIN
+        (
+            SELECT day, max(version) AS done FROM user_days
+            WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
+        ) AS r USING (day)
+        WHERE marked > done - INTERVAL 60 SECOND AND day >= $complete_since
+        ORDER BY day DESC
+        LIMIT 7
+    )
+) AS due
 SELECT day, tenant, user_key, sum(real) AS trajectories, sum(succeeded) AS successes, now64(6, 'UTC') AS version
 FROM
 (
     SELECT toDate(opened_at) AS day, tenant, sipHash64(user) AS user_key, 1 AS real, ifNull(success, false) AS succeeded
     FROM trajectories FINAL
     WHERE user != '' AND toStartOfHour(opened_at) IN
-        (SELECT toDateTime(day, 'UTC') + INTERVAL n HOUR FROM due ARRAY JOIN range(24) AS n)
+            (SELECT toDateTime(arrayJoin(due), 'UTC') + INTERVAL arrayJoin(range(24)) HOUR)
     UNION ALL
     SELECT day, tenant, user_key, 0 AS real, 0 AS succeeded
-    FROM user_days FINAL WHERE day IN (SELECT day FROM due)
+    FROM user_days FINAL WHERE has(due, day)
     UNION ALL
-    SELECT day, '' AS tenant, toUInt64(0) AS user_key, 0 AS real, 0 AS succeeded
-    FROM due
+    SELECT arrayJoin(due) AS day, '' AS tenant, toUInt64(0) AS user_key, 0 AS real, 0 AS succeeded
 )
 GROUP BY day, tenant, user_key
