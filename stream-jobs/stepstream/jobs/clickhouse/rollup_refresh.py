@@ -1,9 +1,9 @@
 """Keep the rollups (`rollups/NAME.sql`) equal to the facts: recompute the hours whose facts changed.
 
-Each statement selects absolute sums of every (hour, cohort) of the hours that are due: marked in `dirty_hours` after
-the rollup's newest version, or up to 60 s before it, since rows may become visible after their mark. A cohort whose
-facts are gone gets zeros. A cohort with empty names records that the hour is done. At most 48 hours or 7 days are
-computed in one run, the newest first, so that charts stay current during a replay.
+Each statement selects absolute sums of every (hour, cohort) of the hours that are due (`rollups/due.sql`): marked in
+`dirty_hours` after the rollup's newest version, or up to 60 s before it, since rows may become visible after their
+mark. A cohort whose facts are gone gets zeros. A cohort with empty names records that the hour is done. At most 48
+hours or 7 days are computed in one run, the newest first, so that charts stay current during a replay.
 
 Hours whose facts a retention may have deleted are never due: the rollup keeps what it has of them.
 
@@ -37,11 +37,17 @@ def statement(rollup: str, days: Mapping[str, int]) -> str:
         rollup: one of `ROLLUPS`.
         days: days that each table of facts keeps its rows (`retention.days_of`); 0 or missing: for ever.
     """
-    file = resources.files("stepstream.jobs.clickhouse") / "rollups" / f"{rollup}.sql"
-    kept = days.get("steps" if rollup == "step_hours" else "trajectories", 0)
+    facts = "steps" if rollup == "step_hours" else "trajectories"
+    kept = days.get(facts, 0)
     # A day more than is deleted: a day of which a part is gone would be counted anew without it.
     since = f"toStartOfDay(now('UTC')) - INTERVAL {kept - 1} DAY" if kept else "toDateTime(0, 'UTC')"
-    return Template(file.read_text("utf-8")).substitute(complete_since=since)
+    unit, marked, most = ("day", "toDate(hour)", 7) if rollup.endswith("_days") else ("hour", "hour", 48)
+    due = _text("due").substitute(rollup=rollup, facts=facts, unit=unit, marked=marked, most=most, complete_since=since)
+    return _text(rollup).substitute(due=due.rstrip())
+
+
+def _text(name: str) -> Template:
+    return Template((resources.files("stepstream.jobs.clickhouse") / "rollups" / f"{name}.sql").read_text("utf-8"))
 
 
 def create_refreshes(client: Client, days: Mapping[str, int], cluster: str = "") -> None:

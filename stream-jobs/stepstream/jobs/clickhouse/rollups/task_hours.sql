@@ -1,20 +1,7 @@
 -- Outcomes of the attempts at each task that opened in an hour, by cohort and group; see ../rollup_refresh.py.
 WITH
 (
-    SELECT groupArray(hour)
-    FROM
-    (
-        SELECT hour
-        FROM (SELECT hour, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY hour) AS d
-        LEFT JOIN
-        (
-            SELECT hour, max(version) AS done FROM task_hours
-            WHERE hour IN (SELECT hour FROM dirty_hours WHERE of = 'trajectories') GROUP BY hour
-        ) AS r USING (hour)
-        WHERE marked > done - INTERVAL 60 SECOND AND hour >= $complete_since
-        ORDER BY hour DESC
-        LIMIT 48
-    )
+$due
 ) AS due
 SELECT
     hour, tenant, agent, model, environment, harness_version, policy_version, track, split, task_id, group_id,

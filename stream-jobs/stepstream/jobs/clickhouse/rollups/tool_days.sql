@@ -1,20 +1,7 @@
 -- Calls of the tools in the trajectories that opened in a day; see ../rollup_refresh.py.
 WITH
 (
-    SELECT groupArray(day)
-    FROM
-    (
-        SELECT day
-        FROM (SELECT toDate(hour) AS day, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY day) AS d
-        LEFT JOIN
-        (
-            SELECT day, max(version) AS done FROM tool_days
-            WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
-        ) AS r USING (day)
-        WHERE marked > done - INTERVAL 60 SECOND AND day >= $complete_since
-        ORDER BY day DESC
-        LIMIT 7
-    )
+$due
 ) AS due
 SELECT
     day, tenant, tool, agent, model,

@@ -1,20 +1,7 @@
 -- Trajectories of each person by the day on which they opened; see ../rollup_refresh.py.
 WITH
 (
-    SELECT groupArray(day)
-    FROM
-    (
-        SELECT day
-        FROM (SELECT toDate(hour) AS day, max(at) AS marked FROM dirty_hours WHERE of = 'trajectories' GROUP BY day) AS d
-        LEFT JOIN
-        (
-            SELECT day, max(version) AS done FROM user_days
-            WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
-        ) AS r USING (day)
-        WHERE marked > done - INTERVAL 60 SECOND AND day >= $complete_since
-        ORDER BY day DESC
-        LIMIT 7
-    )
+$due
 ) AS due
 SELECT day, tenant, user_key, sum(real) AS trajectories, sum(succeeded) AS successes, now64(6, 'UTC') AS version
 FROM
