@@ -30,27 +30,54 @@ settings.register_profile("stepstream", settings(), deadline=None, suppress_heal
 settings.load_profile("stepstream")
 
 
-# Tests that start processes run first, those of whole stacks before all, so that short tests end the run.
-FOLDERS = ("faults", "end_to_end", "integration", "contract", "unit")
-# They take minutes: one trains a real model behind vLLM, one builds examples, three run thousands of schedules. The
-# others need no stack, which would take time from the first.
-LONGEST = (
-    "test_demo_model.py",
-    "test_examples.py",
-    "test_owners_of_govern.py",
-    "test_owners_of_label.py",
-    "test_owners_of_measure.py",
-)
+# Folders of tests that start processes, in the order in which they run; those of whole stacks take longest.
+PROCESS_FOLDERS = ("faults", "end_to_end", "integration", "contract")
+# They take minutes: two run a demo, one builds examples.
+LONGEST = ("test_demo_model.py", "test_demo_control.py", "test_examples.py")
+# They need a core for minutes, so they run one after the other.
+BUSIEST = ("test_owners_of_govern.py", "test_owners_of_label.py", "test_owners_of_measure.py")
+# Fixtures of the session whose processes cost a tenth of a core as long as they run, and the number of test processes
+# that share the files with each: one alone would end last.
+SHARED = {"broker_settings": ("log", 2), "registry_settings": ("log", 2), "store_settings": ("tables", 1)}
+LAST = 0.9
+"""Place of the last file that starts processes, where 1 is the end of the run: short tests end it."""
 TESTS = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order tests by `FOLDERS`, after the longest files."""
+    """Order the files, and group those that one test process must run.
 
-    def order(item: pytest.Item) -> tuple[bool, int]:
-        return item.path.name not in LONGEST, FOLDERS.index(item.path.relative_to(TESTS).parts[0])
+    Unit tests are mixed among those that start processes and wait half of their time, so that no core is idle.
+    """
+    groups = shared_groups(items)
+    places = file_places(list(dict.fromkeys(item.path.relative_to(TESTS) for item in items)))
+    items.sort(key=lambda item: (item.path not in groups, places[item.path.relative_to(TESTS)]))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path.relative_to(TESTS)))))
 
-    items.sort(key=order)
+
+def shared_groups(items: list[pytest.Item]) -> dict[Path, str]:
+    """Return the group of each file that uses a fixture of `SHARED`."""
+    used: dict[Path, tuple[str, int]] = {}
+    for item in items:
+        shared = [SHARED[name] for name in getattr(item, "fixturenames", ()) if name in SHARED]
+        if shared:
+            used[item.path] = min(shared)
+    return {path: f"{name}-{i % processes}" for i, (path, (name, processes)) in enumerate(sorted(used.items()))}
+
+
+def file_places(files: list[Path]) -> dict[Path, tuple[float, str]]:
+    """Return the place of each test file in the run, from 0 to 1, and its path."""
+
+    def order(file: Path) -> tuple[bool, int]:
+        return file.name not in LONGEST, PROCESS_FOLDERS.index(file.parts[0])
+
+    waiting = sorted((file for file in files if file.parts[0] in PROCESS_FOLDERS), key=order)
+    busiest = [file for file in files if file.name in BUSIEST]
+    short = [file for file in files if file not in {*waiting, *busiest}]
+    shares = ((waiting, LAST), (busiest, LAST), (short, 1.0))
+    return {file: (end * i / len(part), str(file)) for part, end in shares for i, file in enumerate(part)}
 
 
 def pytest_configure(config: pytest.Config) -> None:
