@@ -44,7 +44,7 @@ test: $(VENV)/.dev $(AGENTS)/.done lint types tests ## Run every check and every
 
 tests: $(VENV)/.dev $(AGENTS)/.done
 	@echo "== tests, $(TEST_PROCESSES) files at once"
-	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder --durations 20 --durations-min 30
+	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 30
 
 # Unit and contract tests that end within 3 minutes: no vLLM engine, no whole training runs.
 test-quick: $(VENV)/.dev lint ## Run lint, unit and contract tests, while you work

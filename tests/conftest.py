@@ -1,11 +1,15 @@
 """Load the shared fixtures, order the tests, split the ports among test processes, and summarise skips."""
 
 import os
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 import required_tools
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from stepstream.embedded import ports
 
@@ -36,35 +40,53 @@ PROCESS_FOLDERS = ("faults", "end_to_end", "integration", "contract")
 LONGEST = ("test_demo_model.py", "test_demo_control.py", "test_examples.py")
 # They need a core for minutes, so they run one after the other.
 BUSIEST = ("test_owners_of_govern.py", "test_owners_of_label.py", "test_owners_of_measure.py")
-# Fixtures of the session whose processes cost a tenth of a core as long as they run, and the number of test processes
-# that share the files with each: one alone would end last.
-SHARED = {"broker_settings": ("log", 2), "registry_settings": ("log", 2), "store_settings": ("tables", 1)}
+# Fixtures of the session whose processes cost a tenth of a core as long as they run, with those that use them, and the
+# number of test processes that share the files with each: all would start their own, and one alone would end last.
+SHARED = {
+    "log": (r"\b(broker_settings|registry_settings|console_world|recorded: Recorded)\b", 2),
+    "tables": (r"\b(store_settings|own_database|view_settings|view_client)\b", 1),
+}
 LAST = 0.9
 """Place of the last file that starts processes, where 1 is the end of the run: short tests end it."""
 TESTS = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files, and group those that one test process must run.
-
-    Unit tests are mixed among those that start processes and wait half of their time, so that no core is idle.
-    """
-    groups = shared_groups(items)
+    """Mix unit tests among those that start processes and wait half of their time, so that no core is idle."""
     places = file_places(list(dict.fromkeys(item.path.relative_to(TESTS) for item in items)))
-    items.sort(key=lambda item: (item.path not in groups, places[item.path.relative_to(TESTS)]))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path.relative_to(TESTS)))))
+    shared = shared_groups()
+    items.sort(key=lambda item: (item.path not in shared, places[item.path.relative_to(TESTS)]))
 
 
-def shared_groups(items: list[pytest.Item]) -> dict[Path, str]:
-    """Return the group of each file that uses a fixture of `SHARED`."""
-    used: dict[Path, tuple[str, int]] = {}
-    for item in items:
-        shared = [SHARED[name] for name in getattr(item, "fixturenames", ()) if name in SHARED]
-        if shared:
-            used[item.path] = min(shared)
-    return {path: f"{name}-{i % processes}" for i, (path, (name, processes)) in enumerate(sorted(used.items()))}
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """With `--dist loadfile`, give all files of a group of `shared_groups` to one test process."""
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each test process whole files, and takes the files of a group for one."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._groups = {str(path.relative_to(config.rootpath)): group for path, group in shared_groups().items()}
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return self._groups.get(file, file)
+
+
+@cache
+def shared_groups() -> dict[Path, str]:
+    """Return the group of each test file that names a fixture of `SHARED`."""
+    groups: dict[Path, str] = {}
+    texts = {
+        path: path.read_text("utf-8") for folder in PROCESS_FOLDERS for path in sorted(TESTS.glob(f"{folder}/*.py"))
+    }
+    for name, (fixtures, processes) in SHARED.items():
+        files = [path for path, text in texts.items() if path not in groups and re.search(fixtures, text)]
+        groups |= {path: f"{name}-{i % processes}" for i, path in enumerate(files)}
+    return groups
 
 
 def file_places(files: list[Path]) -> dict[Path, tuple[float, str]]:

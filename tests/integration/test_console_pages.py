@@ -48,9 +48,8 @@ class Log:
 
 
 @pytest.fixture(scope="module")
-def services(store_settings: Settings) -> Iterator[Services]:
-    own = store_settings.clickhouse.model_copy(update={"database": "console_pages"})
-    settings = store_settings.model_copy(update={"clickhouse": own})
+def services(own_database: Callable[[str], Settings]) -> Iterator[Services]:
+    settings = own_database("console_pages")
     migrate(settings)
     plant(settings)
     put(settings, *(("alarms", one) for one in ALARMS))

@@ -23,9 +23,8 @@ Ask = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def settings(store_settings: Settings) -> Settings:
-    own = store_settings.clickhouse.model_copy(update={"database": "explain"})
-    made = store_settings.model_copy(update={"clickhouse": own})
+def settings(own_database: Callable[[str], Settings]) -> Settings:
+    made = own_database("explain")
     migrate(made)
     return made
 

@@ -1,6 +1,6 @@
 """Test governance in ClickHouse: later consents apply to stored steps, and deleted rows leave no data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,9 +30,8 @@ ADA, ZOE = Person("default", "ada'; --"), Person("default", "zoe\t\\")
 
 
 @pytest.fixture(scope="module")
-def settings(store_settings: Settings) -> Settings:
-    own = store_settings.clickhouse.model_copy(update={"database": "governance"})
-    return store_settings.model_copy(update={"clickhouse": own})
+def settings(own_database: Callable[[str], Settings]) -> Settings:
+    return own_database("governance")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -40,9 +40,8 @@ SELECT (SELECT count() FROM steps FINAL) AS steps,
 
 
 @pytest.fixture(scope="module")
-def settings(store_settings: Settings) -> Settings:
-    own = store_settings.clickhouse.model_copy(update={"database": "migrated"})
-    return store_settings.model_copy(update={"clickhouse": own})
+def settings(own_database: Callable[[str], Settings]) -> Settings:
+    return own_database("migrated")
 
 
 @pytest.fixture(scope="module")

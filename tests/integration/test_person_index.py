@@ -1,6 +1,6 @@
 """Test the index by person in the embedded store."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import cast
 
@@ -22,9 +22,8 @@ from stepstream.topics.consumer import Event
 
 
 @pytest.fixture(scope="module")
-def client(store_settings: Settings) -> Iterator[Client]:
-    own = store_settings.clickhouse.model_copy(update={"database": "person_index"})
-    settings = store_settings.model_copy(update={"clickhouse": own})
+def client(own_database: Callable[[str], Settings]) -> Iterator[Client]:
+    settings = own_database("person_index")
     migrate(settings)
     with closing(connect(settings, database="person_index")) as opened:
         yield opened

@@ -1,6 +1,6 @@
 """Insert into a real store whose tables differ: refusals are reported once, and mend with the table."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from clickhouse_connect.driver.client import Client
@@ -17,9 +17,8 @@ DATABASE = "refused"
 
 
 @pytest.fixture(scope="module")
-def settings(store_settings: Settings) -> Settings:
-    own = store_settings.clickhouse.model_copy(update={"database": DATABASE})
-    made = store_settings.model_copy(update={"clickhouse": own})
+def settings(own_database: Callable[[str], Settings]) -> Settings:
+    made = own_database(DATABASE)
     migrate(made)
     return made
 

@@ -1,6 +1,6 @@
 """Test rollups and views on the embedded store: any delivery of the same events leaves the same rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -40,10 +40,10 @@ SIGNALS = (
 
 
 @pytest.fixture(scope="module")
-def client(store_settings: Settings) -> Iterator[Client]:
-    own = store_settings.clickhouse.model_copy(update={"database": "rollups"})
-    migrate(store_settings.model_copy(update={"clickhouse": own}))
-    with connection.connect(store_settings, database="rollups") as client:
+def client(own_database: Callable[[str], Settings]) -> Iterator[Client]:
+    settings = own_database("rollups")
+    migrate(settings)
+    with connection.connect(settings, database="rollups") as client:
         yield client
 
 

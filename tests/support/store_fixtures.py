@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of, load
 from stepstream.embedded.ports import free_block
+from stepstream.jobs.clickhouse.connection import connect
 
 
 @dataclass
@@ -103,3 +104,23 @@ def store_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting
     store.start()
     yield store.settings
     store.stop()
+
+
+@pytest.fixture(scope="module")
+def own_database(store_settings: Settings) -> Iterator[Callable[[str], Settings]]:
+    """Return a function that gives the shared store's settings with a database of this name, dropped at the end.
+
+    The views of each migrated database are refreshed as long as it exists.
+    """
+    names: list[str] = []
+
+    def settings_of(name: str) -> Settings:
+        names.append(name)
+        return store_settings.model_copy(
+            update={"clickhouse": store_settings.clickhouse.model_copy(update={"database": name})}
+        )
+
+    yield settings_of
+    with connect(store_settings) as client:
+        for name in names:
+            client.command(f"DROP DATABASE IF EXISTS {name} SYNC")

@@ -1,6 +1,6 @@
 """Give a database with the views, and plant rows in the tables that they read."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -25,9 +25,8 @@ FIVE_TASKS = [(8, 8), (8, 6), (8, 3), (8, 0), (5, 4)]
 
 
 @pytest.fixture(scope="module")
-def view_settings(store_settings: Settings, request: pytest.FixtureRequest) -> Settings:
-    own = store_settings.clickhouse.model_copy(update={"database": request.module.__name__.rpartition(".")[2]})
-    return store_settings.model_copy(update={"clickhouse": own})
+def view_settings(own_database: Callable[[str], Settings], request: pytest.FixtureRequest) -> Settings:
+    return own_database(request.module.__name__.rpartition(".")[2])
 
 
 @pytest.fixture(scope="module")
