@@ -56,11 +56,11 @@ def upstream() -> Iterator[ScriptedUpstream]:
 @pytest.fixture(scope="module")
 def stack(
     base_settings: Settings,
-    with_topics: Callable[[Settings], Settings],
+    with_topics_and_tables: Callable[[Settings], Settings],
     upstream: ScriptedUpstream,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("erasure")))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("erasure")))
     settings = with_settings(settings, gateway={"upstreams": [upstream.url]})
     with Stack(settings, PROCESSES) as running:
         yield running

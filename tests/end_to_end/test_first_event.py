@@ -45,11 +45,11 @@ pytest_plugins = ["node_project"]
 def settings(
     base_model: Path,
     base_settings: Settings,
-    with_topics: Callable[[Settings], Settings],
+    with_topics_and_tables: Callable[[Settings], Settings],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Settings]:
     loop = loop_of(base_model, base_settings, tmp_path_factory.mktemp("first"))
-    with Stack(with_topics(loop), PROCESSES) as stack:
+    with Stack(with_topics_and_tables(loop), PROCESSES) as stack:
         yield stack.settings
 
 

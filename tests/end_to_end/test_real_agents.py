@@ -37,13 +37,15 @@ class AgentStack:
 
 @pytest.fixture(scope="module")
 def agent_stack(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[AgentStack]:
     model = ToolUsingModel()
     model.start()
     folder = tmp_path_factory.mktemp("agents")
     with Stack(
-        with_topics(isolated(base_settings, folder / "stack")), ["broker", "registry", "govern", "label"]
+        with_topics_and_tables(isolated(base_settings, folder / "stack")), ["broker", "registry", "govern", "label"]
     ) as stack:
         settings = gateway_settings(stack.settings, model)
         with gateway_process(settings, folder / "gateway.log"):

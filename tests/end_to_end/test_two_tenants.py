@@ -167,12 +167,12 @@ def collector() -> Iterator[TraceCollector]:
 def world(
     collector: TraceCollector,
     base_settings: Settings,
-    with_topics: Callable[[Settings], Settings],
+    with_topics_and_tables: Callable[[Settings], Settings],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     with ScriptedUpstream() as upstream:
         upstream.reply = lambda request: f"I heard: {request['messages'][-1]['content']}"
-        settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("tenants")))
+        settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("tenants")))
         gateway = {"upstreams": [upstream.url], "find_workers": False, "require_key": True}
         tracing = {"endpoint": collector.url}
         settings = with_settings(settings, gateway=gateway, otlp={"grace_s": 0.1}, tracing=tracing)

@@ -42,9 +42,11 @@ def of(topic: str, field: str, value: str) -> str:
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("killed-control")))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("killed-control")))
     settings = with_settings(settings, store={"batch_s": 0.05})
     with Stack(settings, ["broker", "registry", "store", "store-writer"]) as stack:
         yield stack
@@ -76,11 +78,11 @@ def test_a_rollout_is_complete_and_each_step_is_done_once(world: World, kill: Ca
     for _ in range(40):  # as good: 2 of the stable version for each of the canary
         world.serve(model, 1, 0, "canary")
         world.serve(model, 2, 0)
-    kill("decided", of(DECISIONS, "action", "widen"))
+    kill("committed", of(DECISIONS, "action", "widen"))
     for _ in range(30):
         world.serve(model, 1, 0, "canary")
         world.serve(model, 0, 1)
-    kill("sent", of(DECISIONS, "action", "promote"))
+    kill("committed", of(DECISIONS, "action", "promote"))
     world.serve(model, 0, 40)
     kill("committed", of(DECISIONS, "action", "rollback"))
     before = world.actions(model)

@@ -88,10 +88,13 @@ def check_steps(arrived: list[Any], count: int) -> None:
 
 
 async def test_calls_succeed_without_kafka_and_kill_9_loses_nothing_of_two_tenants(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], worker: ScriptedUpstream, tmp_path: Path
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    worker: ScriptedUpstream,
+    tmp_path: Path,
 ) -> None:
     """Two tenants use one trajectory name: the spool, its replay and the counts after a kill hold them apart."""
-    settings = with_topics(isolated(base_settings, tmp_path))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path))
     registry_process = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(registry_process.settings, worker)
     gateway = gateway_process(settings, tmp_path / "gateway.log")
@@ -159,9 +162,12 @@ async def test_kill_9_during_a_stream_loses_only_the_event_in_flight(
 
 
 async def test_a_full_spool_drops_the_oldest_events_with_a_log_line(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], worker: ScriptedUpstream, tmp_path: Path
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    worker: ScriptedUpstream,
+    tmp_path: Path,
 ) -> None:
-    settings = with_topics(isolated(base_settings, tmp_path))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path))
     registry_process = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(registry_process.settings, worker, spool_mb=1)
     gateway = gateway_process(settings, tmp_path / "gateway.log")

@@ -39,12 +39,12 @@ def events() -> list[Event]:
 def stack(
     base_model: Path,
     base_settings: Settings,
-    with_topics: Callable[[Settings], Settings],
+    with_topics_and_tables: Callable[[Settings], Settings],
     tmp_path_factory: pytest.TempPathFactory,
     events: list[Event],
 ) -> Iterator[Stack]:
     """A whole loop as `stepstream up` runs it, without agents and console at first."""
-    settings = with_topics(loop_of(base_model, base_settings, tmp_path_factory.mktemp("survives")))
+    settings = with_topics_and_tables(loop_of(base_model, base_settings, tmp_path_factory.mktemp("survives")))
     with Stack(settings, on_event=events.append, deferred=CRASHING, tolerant=True) as stack:
         yield stack
 

@@ -30,9 +30,11 @@ _CONTROL = 1 << 5
 
 
 @pytest.fixture
-def stack(base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path: Path) -> Iterator[Stack]:
+def stack(
+    base_settings: Settings, with_topics_and_tables: Callable[[Settings], Settings], tmp_path: Path
+) -> Iterator[Stack]:
     settings = with_settings(isolated(base_settings, tmp_path), label={"idle_timeout_s": 1.0})
-    with Stack(with_topics(settings), ["broker", "registry", "label"], deferred=["label"]) as running:
+    with Stack(with_topics_and_tables(settings), ["broker", "registry", "label"], deferred=["label"]) as running:
         yield running
 
 

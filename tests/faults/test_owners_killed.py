@@ -70,9 +70,11 @@ class JobWorker:
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("owners")))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("owners")))
     with Stack(settings, ["broker", "registry"]) as running:
         yield running
 

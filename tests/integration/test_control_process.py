@@ -28,11 +28,13 @@ from stepstream.topics.ids import new_event_id, now_us
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     from stepstream.embedded.addresses import isolated
 
-    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("control")))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("control")))
     settings = with_settings(settings, store={"batch_s": 0.05})
     with Stack(settings, ["broker", "registry", "store", "store-writer"]) as stack:
         yield stack

@@ -31,12 +31,12 @@ def judge() -> Iterator[tuple[str, list[Any]]]:
 @pytest.fixture(scope="module")
 def stack(
     base_settings: Settings,
-    with_topics: Callable[[Settings], Settings],
+    with_topics_and_tables: Callable[[Settings], Settings],
     judge: tuple[str, list[Any]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     settings = with_settings(
-        with_topics(isolated(base_settings, tmp_path_factory.mktemp("curation"))),
+        with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("curation"))),
         stack={"more": ["curate", "judge"]},
         judge={"url": judge[0], "model": "scripted", "per_minute": 6000.0, "agents": ["judged"]},
     )

@@ -32,9 +32,11 @@ LINES, STEPS = 3, 4
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("datasets")))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("datasets")))
     with Stack(settings, ["broker", "registry", "store", "govern", "label", "store-writer"]) as running:
         yield running
 

@@ -92,9 +92,11 @@ LANGUAGES = {
 
 @pytest.fixture(scope="module")
 def settings(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Settings]:
-    wired = with_topics(isolated(base_settings, tmp_path_factory.mktemp("examples")))
+    wired = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("examples")))
     with Stack(wired, ["broker", "registry", "govern", "label"]) as stack:
         yield stack.settings
 

@@ -344,9 +344,12 @@ def test_a_port_in_use_stops_the_start(gateway: ServiceProcess, tmp_path: Path) 
 
 
 async def test_without_kafka_and_registry_calls_succeed_and_events_arrive_later(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], upstream: ScriptedUpstream, tmp_path: Path
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
 ) -> None:
-    settings = with_topics(isolated(base_settings, tmp_path))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path))
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, upstream)
     headers = new_headers()

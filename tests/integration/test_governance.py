@@ -29,9 +29,11 @@ MAIL = "ada@example.org"
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("governance")))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("governance")))
     with Stack(settings, ["broker", "registry", "govern"]) as running:
         yield running
 

@@ -40,7 +40,9 @@ TOKENS = WORDS[:150_000]
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     with ScriptedUpstream() as upstream:
 
@@ -50,7 +52,7 @@ def stack(
             return {"long": f"{WORDS} {MAIL}", "tokens": TOKENS}.get(wanted, "noted")
 
         upstream.reply = reply
-        settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("large")))
+        settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("large")))
         gateway = {"upstreams": [upstream.url], "find_workers": False}
         with Stack(with_settings(settings, gateway=gateway, otlp={"grace_s": 0.1}), PROCESSES) as running:
             yield running

@@ -60,9 +60,11 @@ class Rewarded(World):
 
 @pytest.fixture(scope="module")
 def world(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Rewarded]:
-    settings = with_settings(with_topics(isolated(base_settings, tmp_path_factory.mktemp("rewards"))))
+    settings = with_settings(with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("rewards"))))
     with Stack(settings, PROCESSES) as running, Rewarded(running.settings) as opened:
         yield opened
 

@@ -26,9 +26,11 @@ STEPS = 2
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("snapshots")))
+    settings = with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("snapshots")))
     settings = with_settings(settings, jobs={"snapshot_interval_s": INTERVAL_S})
     with Stack(settings, ["broker", "registry", "label"]) as running:
         yield running

@@ -96,13 +96,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stack(
     base_settings: Settings,
-    with_topics: Callable[[Settings], Settings],
+    with_topics_and_tables: Callable[[Settings], Settings],
     folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     with serve_function(judged) as (url, _):
         settings = with_settings(
-            with_topics(isolated(base_settings, tmp_path_factory.mktemp("stack"))),
+            with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("stack"))),
             stack={"more": ["verify"]},
             label={"reward_spec": folder / "reward.toml"},
             judge={"url": url, "model": "scripted", "per_minute": 60_000.0},

@@ -44,10 +44,10 @@ def smollm2_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def loop_settings(
-    base_model: Path, base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path: Path
+    base_model: Path, base_settings: Settings, with_topics_and_tables: Callable[[Settings], Settings], tmp_path: Path
 ) -> Settings:
     """Settings of a whole loop with `base_model` as the root version."""
-    return with_topics(loop_of(base_model, base_settings, tmp_path))
+    return with_topics_and_tables(loop_of(base_model, base_settings, tmp_path))
 
 
 def loop_of(base_model: Path, base_settings: Settings, folder: Path) -> Settings:

@@ -8,7 +8,7 @@ partitions.
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,12 @@ CODEC = LocalCodec()
 
 class Killed(Exception):
     """The process was killed."""
+
+
+@lru_cache(10_000)
+def _decoded(topic: str, value: bytes) -> Any:
+    """Return the event; most schedules publish the same ones. Nobody may change it."""
+    return CODEC.decode(topic, value)
 
 
 @dataclass
@@ -141,7 +147,7 @@ class Log:
 
     def events(self, topic: str) -> list[Any]:
         records = [record for n in range(self.partitions) for record in self.read(topic, 0, self.end(topic, n), n)]
-        return [CODEC.decode(topic, record.value) for record in records]
+        return [_decoded(topic, record.value) for record in records]
 
     def rebalance(self, shares: Mapping["Worker", Sequence[int]]) -> None:
         """Begin a generation whose members get partitions when they `join`. Others do not notice."""

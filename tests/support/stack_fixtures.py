@@ -48,25 +48,31 @@ def base_settings() -> Settings:
 
 
 @pytest.fixture(scope="session")
-def with_topics(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Settings]:
-    """Return a function that gives settings a log with the catalogue's topics, before their stack's first start.
+def with_topics_and_tables(
+    base_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Settings], Settings]:
+    """Return a function that gives settings a log with the catalogue's topics, and tables, before their first start.
 
-    A broker takes longer to make a hundred partitions than for most tests, so all test processes copy one log.
-    `test_stack.py` and others test that a stack makes the topics itself.
+    A broker takes longer to make a hundred partitions, and a store to apply all migrations, than most tests take. So
+    all test processes copy one log and one store. `test_stack.py` and others test that a stack makes both itself.
     """
     data = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         data = data.parent
-    made = data / "topics"
-    with (data / "topics.lock").open("w") as lock:
+    made = data / "made"
+    with (data / "made.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            with Stack(isolated(base_settings, data / "applied"), ["broker", "registry"]) as stack:
+            with Stack(isolated(base_settings, data / "applied"), ["broker", "registry", "store"]) as stack:
                 pass
-            shutil.move(stack.settings.paths.data / "kafka", made)
+            unfinished = data / "unfinished"
+            unfinished.mkdir()
+            for name in ("kafka", "store"):
+                shutil.move(stack.settings.paths.data / name, unfinished / name)
+            unfinished.rename(made)
 
     def give(settings: Settings) -> Settings:
-        shutil.copytree(made, settings.paths.data / "kafka")
+        shutil.copytree(made, settings.paths.data, symlinks=True, dirs_exist_ok=True)
         return settings
 
     return give
@@ -74,10 +80,12 @@ def with_topics(base_settings: Settings, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def broker_settings(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics_and_tables: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Settings]:
     """Settings of a running broker that the session shares: use your own topics."""
-    with Stack(with_topics(isolated(base_settings, tmp_path_factory.mktemp("broker"))), ["broker"]) as stack:
+    with Stack(with_topics_and_tables(isolated(base_settings, tmp_path_factory.mktemp("broker"))), ["broker"]) as stack:
         yield stack.settings
 
 
@@ -94,7 +102,7 @@ def registry_settings(
 
 @pytest.fixture
 def stack_factory(
-    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path: Path
+    base_settings: Settings, with_topics_and_tables: Callable[[Settings], Settings], tmp_path: Path
 ) -> Iterator[Callable[..., Stack]]:
     """Start a stack of the named processes: `stack_factory(["broker"], label={"idle_timeout_s": 1.0})`.
 
@@ -109,7 +117,7 @@ def stack_factory(
         **sections: dict[str, Any],
     ) -> Stack:
         if settings is None:
-            settings = with_topics(isolated(base_settings, tmp_path / f"stack-{len(started)}"))
+            settings = with_topics_and_tables(isolated(base_settings, tmp_path / f"stack-{len(started)}"))
         stack = Stack(with_settings(settings, **sections), processes, deferred=deferred)
         started.append(stack)
         stack.start()
