@@ -16,7 +16,7 @@ def test_a_large_machine_gets_no_warning(command: str) -> None:
 def test_a_small_machine_is_warned_with_remedies() -> None:
     _, disk, memory = report("test", 1.0, 2.0, installed=False)
     assert "11.5 GB of disk are missing: make room" in disk
-    assert "6.0 GB of memory are missing: end other programs, or run `make test TEST_PROCESSES=1`" in memory
+    assert "11.0 GB of memory are missing: end other programs, or run `make test TEST_PROCESSES=1`" in memory
 
 
 def test_memory_that_is_unknown_is_not_warned_of() -> None:
