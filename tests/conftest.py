@@ -38,7 +38,7 @@ settings.load_profile("stepstream")
 PROCESS_FOLDERS = ("faults", "end_to_end", "integration", "contract")
 # They take minutes: two run a demo, one builds examples.
 LONGEST = ("test_demo_model.py", "test_demo_control.py", "test_examples.py")
-# They need a core for minutes, so they run one after the other.
+# They need a core for minutes, so they are spread over the run.
 BUSIEST = ("test_owners_of_govern.py", "test_owners_of_label.py", "test_owners_of_measure.py")
 # Fixtures of the session whose processes cost a tenth of a core as long as they run, with those that use them, and the
 # number of test processes that share the files with each: all would start their own, and one alone would end last.

@@ -36,7 +36,7 @@ class Needs(NamedTuple):
 COMMANDS = {
     "demo": Needs(".venv/.demo", 6.5, 3, 1, 3, "2 to 3"),
     "demo-model": Needs(".venv/.demo-model", 9, 4, 12, 10, "about 10"),
-    "test": Needs(".venv/.dev", 9.5, 4, 3, 13, "35 to 60"),
+    "test": Needs(".venv/.dev", 9.5, 4, 3, 13, "40 to 60"),
 }
 
 
