@@ -69,6 +69,13 @@ class GovernSettings(Section):
     dedup_days: int = setting(
         7, "Time to remember an event's id for deduplication, by the event's own time.", unit="days", ge=1
     )
+    max_events: int = setting(
+        50_000_000,
+        "Largest number of events of a partition that are remembered, and of trajectories whose person is. The oldest "
+        "are forgotten: a late copy of one is governed again.",
+        unit="events",
+        ge=1,
+    )
     pseudonym_key: SecretStr = setting(
         SecretStr(""),
         "Secret behind the pseudonyms of redacted values; empty: a random one, created once in `DATA/secrets`.",
@@ -195,6 +202,13 @@ class JudgeSettings(Section):
     parallel: int = setting(8, "Calls at the same time for the steps of one batch.", unit="calls", ge=1)
     timeout_s: float = setting(30.0, "Timeout of one call.", unit="s", gt=0)
     patience_s: float = setting(120.0, "Time to retry a failing judge before the job skips a step.", unit="s", ge=0)
+    max_steps: int = setting(
+        1_000_000,
+        "Largest number of steps of a partition that wait for the user's next message. The oldest are forgotten, and "
+        "not judged.",
+        unit="steps",
+        ge=1,
+    )
 
 
 class VerifySettings(Section):

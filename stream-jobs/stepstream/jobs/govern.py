@@ -21,7 +21,8 @@ from stepstream.jobs.governance import NAME, VERSION
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.fold import GovernFold, PolicySource
 from stepstream.jobs.governance.policy_tables import ReadBarrier, RetryingPolicies
-from stepstream.jobs.governance.state import TrajectoryPersons
+from stepstream.jobs.governance.state import COUNTED, TrajectoryPersons
+from stepstream.jobs.runtime.day_limit import DayLimit
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
@@ -63,6 +64,7 @@ class Govern:
             erased=self._erased,
             persons=TrajectoryPersons(self._person_days),
             prices=self._prices,
+            limit=DayLimit(state, COUNTED, self._settings.max_events),
         )
 
 

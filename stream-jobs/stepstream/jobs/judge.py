@@ -18,12 +18,14 @@ from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.governance.policy_tables import RetryingTrajectoryPolicies, TablePolicies
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.judging.calibration import DEFAULT_GATE, rejection_of
-from stepstream.jobs.judging.fold import NAME, VERSION, JudgeFold, StepScorer
+from stepstream.jobs.judging.fold import COUNTED, NAME, VERSION, JudgeFold, StepScorer
 from stepstream.jobs.judging.llm import JudgeClient
 from stepstream.jobs.judging.next_state import digest
+from stepstream.jobs.runtime.day_limit import DayLimit
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import Decoder, RetryingCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.access import wait_for_access
 from stepstream.topics.catalogue import GOVERNED_STEPS, JUDGE_CALIBRATIONS
 from stepstream.topics.table import Table
@@ -52,10 +54,11 @@ class Judge:
         self._settings = settings.judge
         self._scorer, self._codec, self._policies, self._rejection = scorer, codec, policies, rejection
 
-    def fold(self, state: object) -> JudgeFold:
+    def fold(self, state: PartitionState) -> JudgeFold:
         """Return the fold of one partition."""
         only = self._settings.agents, self._settings.tenants
-        return JudgeFold(self._scorer, self._codec, self._policies, *only, self._rejection)
+        limit = DayLimit(state, COUNTED, self._settings.max_steps)
+        return JudgeFold(self._scorer, self._codec, self._policies, *only, self._rejection, limit)
 
 
 def main(settings: Settings, stop: Stop) -> None:

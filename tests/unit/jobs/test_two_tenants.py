@@ -22,8 +22,9 @@ from stepstream.jobs.governance.fold import GovernFold
 from stepstream.jobs.governance.inspect_fold import JOB as INSPECT
 from stepstream.jobs.governance.inspect_fold import InspectFold
 from stepstream.jobs.governance.trajectory_policy import NoPolicies
+from stepstream.jobs.judging.fold import COUNTED, JudgeFold
 from stepstream.jobs.judging.fold import JOB as JUDGE
-from stepstream.jobs.judging.fold import JudgeFold
+from stepstream.jobs.runtime.day_limit import DayLimit
 from stepstream.jobs.runtime.expiry import Expiry
 from stepstream.topics.events import new_governance, new_message, new_policy
 from stepstream.topics.ids import derived_id, trajectory_key, trajectory_name
@@ -129,7 +130,8 @@ def test_judge_asks_about_the_step_of_the_same_tenant() -> None:
 
     scorer = SimpleNamespace(score_all=score_all)
     run = FoldRun(JUDGE, None, MemoryState())  # type: ignore[arg-type]
-    run.fold = JudgeFold(scorer, run.codec, NoPolicies(), [], [], lambda: None)
+    limit = DayLimit(run.state, COUNTED, 1_000)  # type: ignore[arg-type]
+    run.fold = JudgeFold(scorer, run.codec, NoPolicies(), [], [], lambda: None, limit)
     talks = []
     for tenant in TENANTS:
         steps = make_steps("t", 2, tenant=tenant)

@@ -29,11 +29,13 @@ from stepstream.jobs.governance.state import (
     TrajectoryPersons,
     clean_key,
     day,
+    day_of,
     seen_key,
 )
 from stepstream.jobs.governance.step_numbers import number_step
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.day_limit import DayLimit
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
@@ -75,6 +77,7 @@ class GovernFold:
         erased: Callable[[str, str, int], bool] = lambda tenant, user, occurred_us: False,
         persons: TrajectoryPersons | None = None,
         prices: Prices | None = None,
+        limit: DayLimit | None = None,
     ) -> None:
         """Build the fold of a partition.
 
@@ -87,6 +90,7 @@ class GovernFold:
             erased: returns True if a tenant's person was erased after a time, in microseconds since the Unix epoch.
             persons: finds the person of feedback that names nobody; None: it stays without a person.
             prices: price table for steps that name no cost; None: they stay without one.
+            limit: bounds the events and persons of the state; None: their number has no bound.
         """
         self._policies = policies
         self._dedup_days = dedup_days
@@ -95,7 +99,8 @@ class GovernFold:
         self._context_days = dedup_days if context_days is None else context_days
         self._erased, self._persons = erased, persons
         self._prices = prices or Prices()
-        self._newest_day = 0
+        self._limit = limit
+        self._swept_day = 0
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Validate one event, withhold it if its person is erased, drop it if it is a duplicate, else govern it."""
@@ -124,11 +129,14 @@ class GovernFold:
             self._audit(record, event, "duplicate", {"event_id": 1}, 0, out, record.partition, record.offset)
             return
         if is_step and self._persons is not None:
-            self._persons.add(cast(Step, event), record, changes, out)
+            day_of_person = self._persons.add(cast(Step, event), record, changes, out)
+            if self._limit is not None and day_of_person is not None:
+                self._limit.add(PERSON, day_of_person)
         self._govern(record, event, changes, out)
         # Last: an event whose result is a dead letter may be sent again and is then no duplicate.
         changes.put(seen, b"")
-        self._newest_day = max(self._newest_day, event["occurred_at_us"] // DAY_US)
+        if self._limit is not None:
+            self._limit.add(SEEN, day_of(event))
 
     def _check(self, record: Record, event: dict[str, Any]) -> None:
         check_envelope(event, record.key, self._now_us(), self._max_future_us)
@@ -241,20 +249,28 @@ class GovernFold:
         out.emit(GOVERNANCE_AUDIT, event["trajectory_id"], entry)
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Do nothing: each event is independent of its batch."""
+        """Store the numbers of events; each event is independent of its batch otherwise."""
+        if self._limit is not None:
+            self._limit.save(changes, out)
 
     def due(self, now_ms: int) -> bool:
-        """Return True once a day, when an old day can be deleted."""
-        return now_ms * 1000 // DAY_US > self._newest_day
+        """Return True once a day, when an old day can be deleted, and while the limit is exceeded."""
+        return now_ms * 1000 // DAY_US > self._swept_day or (self._limit is not None and self._limit.is_exceeded)
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Delete the days before the window."""
-        self._newest_day = now_ms * 1000 // DAY_US
-        for kind in (SEEN, CLEAN, USED, MOVED):
-            changes.delete_range(kind, kind + day(self._newest_day - self._dedup_days))
-        changes.delete_range(CALL, CALL + day(self._newest_day - KEPT_DAYS))
-        if self._persons is not None:
-            changes.delete_range(PERSON, PERSON + day(self._newest_day - self._persons.days))
+        """Delete the days before the window, and the oldest events beyond the limit."""
+        today = now_ms * 1000 // DAY_US
+        if today > self._swept_day:
+            self._swept_day = today
+            days = dict.fromkeys((SEEN, CLEAN, USED, MOVED), self._dedup_days) | {CALL: KEPT_DAYS}
+            if self._persons is not None:
+                days[PERSON] = self._persons.days
+            for kind, kept in days.items():
+                changes.delete_range(kind, kind + day(today - kept))
+                if self._limit is not None:
+                    self._limit.expire(kind, day(today - kept), changes, out)
+        if self._limit is not None:
+            self._limit.trim(changes, out)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Do nothing: results depend on the input alone."""

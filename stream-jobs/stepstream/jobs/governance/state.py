@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from stepstream.crypto.sealing import is_erased
+from stepstream.jobs.runtime.day_limit import CountedKind
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes
@@ -20,6 +21,8 @@ SEEN, CLEAN, PERSON, USED, MOVED, CALL = b"e", b"p", b"w", b"i", b"m", b"c"
 its steps; other indices that its gateways gave them (`step_numbers.py`); calls of which one record came
 (`same_call.py`).
 """
+COUNTED = {SEEN: CountedKind("event", (CLEAN, USED, MOVED, CALL)), PERSON: CountedKind("person")}
+"""Kinds whose number has a limit."""
 _CONTENT_FIELDS = ("category", "comment", "demonstration")
 _DAY = struct.Struct(">I")
 _INDEX = struct.Struct(">i")
@@ -35,11 +38,16 @@ class TrajectoryPersons:
         """`days` is the largest age of a step, in days of the log's time."""
         self.days = days
 
-    def add(self, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
-        """Store the person of a step, if its record is the first of the trajectory and day that names one."""
-        key = PERSON + day(record.timestamp_ms // _DAY_MS) + trajectory_digest(step)
+    def add(self, step: Step, record: Record, changes: Changes, out: Outputs) -> bytes | None:
+        """Store the person of a step, if its record is the first of the trajectory and day that names one.
+
+        Returns:
+            The day under which the person is stored; None: nothing is stored.
+        """
+        today = day(record.timestamp_ms // _DAY_MS)
+        key = PERSON + today + trajectory_digest(step)
         if step["user"] is None or changes.get(key) is not None:
-            return
+            return None
         # A feedback record, because the codec seals records of topics only.
         carrier = new_feedback(
             event_id=step["event_id"],
@@ -53,6 +61,7 @@ class TrajectoryPersons:
             source="",
         )
         changes.put(key, out.seal(GOVERNED_FEEDBACK, carrier))
+        return today
 
     def of(self, feedback: Any, record: Record, changes: Changes, out: Outputs) -> str | Literal[False] | None:
         """Find the person of feedback that has content but names nobody.

@@ -10,6 +10,7 @@ from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.judging.next_state import judged_step, step_question
 from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.day_limit import CountedKind, DayLimit
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.retry import Decoder
@@ -24,6 +25,8 @@ VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 
 _STEP, _ASKED = b"s", b"a"
+COUNTED = {_STEP: CountedKind("step", (_ASKED,))}
+"""Kinds whose number has a limit."""
 _DAY = struct.Struct(">I")
 _INDEX = struct.Struct(">i")
 _DAY_US = 24 * 3600 * 1_000_000
@@ -62,6 +65,7 @@ class JudgeFold:
         agents: list[str],
         tenants: list[str],
         rejection: Callable[[], str | None],
+        limit: DayLimit,
     ) -> None:
         """Create the fold.
 
@@ -72,10 +76,12 @@ class JudgeFold:
             agents: agents to judge; empty: all.
             tenants: tenants to judge; empty: all.
             rejection: returns the reason why the judge may not count now; None: it may.
+            limit: bounds the saved steps.
         """
         self._scorer, self._codec, self._policies = scorer, codec, policies
         self._agents, self._tenants, self._rejection = agents, tenants, rejection
-        self._newest_day = 0
+        self._limit = limit
+        self._swept_day = 0
         self._questions: list[_Question] = []
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
@@ -84,8 +90,10 @@ class JudgeFold:
         if is_erased(step) or not self._wanted(step):
             return
         assert record.value is not None
-        changes.put(_key(step), record.value)
-        self._newest_day = max(self._newest_day, step["occurred_at_us"] // _DAY_US)
+        key = _key(step)
+        if changes.get(key) is None:
+            self._limit.add(_STEP, _bucket(step, 0))
+        changes.put(key, record.value)
         index = judged_step(step)
         if index is None:
             return
@@ -97,6 +105,7 @@ class JudgeFold:
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Score the steps that the batch asked about, several at a time; publish the scores in the order of the log."""
+        self._limit.save(changes, out)
         questions, self._questions = self._questions, []
         if not questions:
             return
@@ -111,15 +120,18 @@ class JudgeFold:
                 out.emit(FEEDBACK, asked.step["trajectory_id"], feedback)
 
     def due(self, now_ms: int) -> bool:
-        """Return True once a day, when a bucket expires."""
-        return now_ms * 1000 // _DAY_US > self._newest_day
+        """Return True once a day, when a bucket expires, and while the limit is exceeded."""
+        return now_ms * 1000 // _DAY_US > self._swept_day or self._limit.is_exceeded
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Delete the expired buckets."""
-        self._newest_day = now_ms * 1000 // _DAY_US
-        oldest = _DAY.pack(max(0, self._newest_day - _KEPT_DAYS))
-        for kind in (_STEP, _ASKED):
-            changes.delete_range(kind, kind + oldest)
+        """Delete the expired buckets, and the oldest steps beyond the limit."""
+        today = now_ms * 1000 // _DAY_US
+        if today > self._swept_day:
+            self._swept_day, oldest = today, _DAY.pack(max(0, today - _KEPT_DAYS))
+            for kind in (_STEP, _ASKED):
+                changes.delete_range(kind, kind + oldest)
+            self._limit.expire(_STEP, oldest, changes, out)
+        self._limit.trim(changes, out)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Do nothing: the steps tell which questions were asked."""

@@ -220,6 +220,17 @@ def test_duplicates_within_the_window_are_dropped() -> None:
     assert len({entry["event_id"] for entry in run.audit}) == 3
 
 
+def test_old_days_are_deleted_while_events_of_new_ones_arrive() -> None:
+    later_us = T0_US + 4 * 86_400_000_000
+    run = fold_run(dedup_days=2, now_us=lambda: later_us)
+    run.tick(T0_US // 1000)
+    for at_us in (T0_US, later_us):  # the event of the new day arrives before its first tick
+        run.feed([run.record("steps", make_steps(f"t{at_us}", 1, at_us=at_us)[0])])
+    content = dict(run.state.content)
+    run.tick(later_us // 1000)
+    assert 0 < len(run.state.content) == len(content) // 2
+
+
 def test_the_strictest_consent_counts_and_a_change_takes_effect_at_once() -> None:
     consents: dict[str, Any] = {}
     run = fold_run(policies=ActivePolicies(b"key", {}, consents))

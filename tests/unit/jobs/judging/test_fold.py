@@ -5,12 +5,13 @@ from typing import Any
 
 import orjson
 import pytest
-from fold_harness import FoldRun, MemoryChanges, MemoryState
-from stream_records import as_governed, make_steps
+from fold_harness import FoldRun, MemoryChanges, MemoryState, state_removed
+from stream_records import T0_US, as_governed, make_steps
 
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
-from stepstream.jobs.judging.fold import JOB, JudgeFold
+from stepstream.jobs.judging.fold import COUNTED, JOB, JudgeFold
 from stepstream.jobs.judging.next_state import judged_step
+from stepstream.jobs.runtime.day_limit import DayLimit
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.topics.events import Step, new_message
 
@@ -47,11 +48,13 @@ def judge_run(
     policies: Any = None,
     state: MemoryState | None = None,
     rejection: str | None = None,
+    max_steps: int = 1_000,
     **only: list[str],
 ) -> FoldRun:
     run = FoldRun(JOB, None, state or MemoryState())  # type: ignore[arg-type]
     wanted: dict[str, list[str]] = {"agents": [], "tenants": []} | only
-    run.fold = JudgeFold(judge, run.codec, policies or NoPolicies(), rejection=lambda: rejection, **wanted)
+    limit = DayLimit(run.state, COUNTED, max_steps)  # type: ignore[arg-type]
+    run.fold = JudgeFold(judge, run.codec, policies or NoPolicies(), rejection=lambda: rejection, limit=limit, **wanted)
     return run
 
 
@@ -153,6 +156,29 @@ def test_expired_days_are_deleted() -> None:
     assert fed(run, [as_governed(step) for step in steps]) == []
     run.tick((steps[0]["occurred_at_us"] + 6 * DAY_US) // 1000)
     assert run.state.content == {}
+
+
+def test_old_days_are_deleted_while_steps_of_new_ones_arrive() -> None:
+    run = judge_run(Scripted())
+    old, new = make_steps("old", 1), make_steps("new", 1, at_us=T0_US + 6 * DAY_US)
+    run.tick(T0_US // 1000)
+    for steps in (old, new):  # the step of the new day arrives before its first tick
+        fed(run, [as_governed(step) for step in steps])
+    before = state_removed("step", "age")
+    run.tick(T0_US // 1000 + 6 * DAY_US // 1000)
+    assert len([key for key in run.state.content if key.startswith(b"s")]) == 1
+    assert state_removed("step", "age") - before == 1
+
+
+def test_the_oldest_steps_beyond_the_limit_are_forgotten() -> None:
+    run, before = judge_run(Scripted(), max_steps=10), state_removed("step", "cap")
+    for days in range(3):
+        steps = make_steps(f"t{days}", 6, at_us=T0_US + days * DAY_US)
+        fed(run, [as_governed(step) for step in steps] * 2)  # delivered twice, counted once
+    run.tick(T0_US // 1000)
+    left = [key[1:5] for key in run.state.content if key.startswith(b"s")]
+    assert len(left) == 18 - (state_removed("step", "cap") - before) <= 10
+    assert left.count(max(left)) == 6
 
 
 def test_the_steps_of_a_batch_are_asked_about_together_and_published_in_order() -> None:
