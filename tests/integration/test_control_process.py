@@ -9,6 +9,8 @@ import httpx
 import pytest
 from command_line import stepstream
 from control_world import POLICY, World, put_out
+from engine_models import constant_model
+from inference_workers import VersionPublisher
 from recorded_attempts import copies_similar_example
 from scripted_chat import ScriptedChat
 from service_process import ServiceProcess
@@ -18,6 +20,7 @@ from webhook_receiver import SECRET, Receiver
 
 from stepstream.config import Settings
 from stepstream.crypto.signatures import create_key
+from stepstream.embedded.ports import free_block
 from stepstream.embedded.stack import Stack
 from stepstream.services.control.decide.decide import NO_STORE
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
@@ -251,3 +254,43 @@ def test_a_fleet_that_fails_by_format_gets_a_proposal_from_its_own_successes(wor
     assert all(one["messages"][1]["content"].startswith("code-") for one in proposed["examples"])
     assert {headers["x-stepstream-agent"] for headers in gateway.headers} == {"shadow:coder"}
     assert {headers["x-stepstream-consent"] for headers in gateway.headers} == {"none"}
+
+
+def test_new_weights_answer_recorded_prompts_at_a_real_worker_before_they_serve(world: World, tmp_path: Path) -> None:
+    """Versions 1 and 3 answer as recorded; version 2 does not, and no trajectory is ever assigned to it."""
+    port, model = free_block(1), "shadowed"
+    rules = tmp_path / "verify.toml"
+    rules.write_text('[[verification]]\nname = "outcome"\nverifier = "regex"\noptions = { pattern = "^a+$" }\n')
+    inference = {"model": model, "port": port, "worker_id": model, "status_every_s": 1.0}
+    world.settings = with_settings(world.settings, verify={"file": str(rules)}, inference=inference)
+    world.apply_policy(model, POLICY.replace("[canary]\n", '[canary]\nshadow = "required"\n'))
+    worker = ServiceProcess("stepstream.services.inference", world.settings, lambda: True, tmp_path / "worker.log")
+
+    def actions() -> list[tuple[str, str, str]]:
+        return world.actions(model)
+
+    with ExitStack() as ends:
+        publisher = ends.enter_context(closing(VersionPublisher(world.settings, tmp_path, model)))
+
+        def publish(version: int, character: str) -> None:
+            record = publisher.describe(version, constant_model(tmp_path / f"v{version}", character))
+            publisher.publish({**record, "parent_version": None if version == 1 else 1})
+
+        worker.launch()
+        ends.callback(worker.kill)
+        ends.enter_context(world.controller())
+        publish(1, "a")
+        world.serve_texts(model, "a", "aaaaaaaa", 30)
+        wait_until(lambda: [one["stable_version"] for one in world.rollouts(model)] == [1], "version 1 is fixed")
+        publish(2, "b")
+        refused = [("canary", "2", "done"), ("rollback", "1", "done")]
+        wait_until(lambda: actions() == refused, lambda: f"{actions()}\n{worker.log_text}")
+        publish(3, "a")
+        tried = [*refused, ("canary", "3", "done"), ("widen", "3", "done")]
+        wait_until(lambda: actions() == tried, lambda: f"{actions()}\n{worker.log_text}")
+    shares = {one["canary_version"]: one["canary_share"] for one in world.rollouts(model)}
+    assert shares == {None: 0.0, 2: 0.0, 3: 0.5}
+    _, stopped, _, widened = world.decisions(model)
+    for decision, difference, n in ((stopped, -1.0, 30), (widened, 0.0, 30)):
+        [figure] = [one for one in decision["evidence"] if one["name"] == "shadow_difference"]
+        assert (figure["value"], figure["n"]) == (difference, n)

@@ -38,6 +38,7 @@ from stepstream.topics.events import (
     new_governance,
     new_labeled_step,
     new_message,
+    new_sampling,
     new_tool_call,
 )
 from stepstream.topics.ids import new_event_id, now_us
@@ -155,6 +156,43 @@ class World:
                     )
                 ],
             )  # fmt: skip
+            self._producer.send(GOVERNED_STEPS, name, record)
+            self._producer.send(LABELED_TRAJECTORIES, name, label)
+        self._producer.flush(TIMEOUT_S)
+
+    def serve_texts(self, model: str, agent: str, text: str, n: int) -> None:
+        """Write closed, successful trajectories of `n` tasks with one step, which answers with `text`."""
+        for i in range(n):
+            name, at = f"{model}-text-{i}", now_us()
+            record = step(
+                name,
+                0,
+                at,
+                model=model,
+                agent=agent,
+                task_id=f"texts/{i}",
+                messages=[new_message(role="user", content=f"Question {i}?")],
+                response=new_message(role="assistant", content=text),
+                sampling=new_sampling(temperature=0.0, max_tokens=8),
+                governed=new_governance(source_event_id=f"{name}/source", job="govern@1"),
+            )
+            label = trajectory(
+                name,
+                event_id=new_event_id(),
+                occurred_at_us=at,
+                opened_at_us=at,
+                started_at_us=at,
+                ended_at_us=at,
+                model=model,
+                agent=agent,
+                task_id=f"texts/{i}",
+                success=True,
+                steps=[
+                    new_labeled_step(
+                        step_index=0, event_id=record["event_id"], reward=1.0, return_to_go=1.0, components=[]
+                    )
+                ],
+            )
             self._producer.send(GOVERNED_STEPS, name, record)
             self._producer.send(LABELED_TRAJECTORIES, name, label)
         self._producer.flush(TIMEOUT_S)

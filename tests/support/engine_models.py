@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from labelled_records import attempt, group_of
-from transformers import AutoModelForCausalLM
+from labelled_records import attempt, group_of, tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.model.checkpoint import write_version
@@ -20,6 +20,20 @@ def trained_version(root: Path, target: Path, updates: int = 1) -> Path:
         trainer.update(number, [[attempt(label) for label in group_of(f"g{number}", 4)]], version=0)
     write_version(trainer.snapshot(), root, target)
     return target / "weights"
+
+
+def constant_model(folder: Path, character: str) -> Path:
+    """Write a tiny model that answers every prompt with one character, again and again, at temperature 0."""
+    tiny_model(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for layer in model.model.layers:  # the last token's embedding alone decides
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        embeddings = model.get_input_embeddings().weight.fill_(1.0)
+        embeddings[AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(character)] = 2.0
+    model.save_pretrained(folder)
+    return folder
 
 
 def adapters(base: Path, folder: Path, seed: int, *, rank: int = 8, scale: float = 1.0) -> Path:
