@@ -138,6 +138,19 @@ def test_a_fall_after_a_promotion_is_taken_back_unless_the_mix_explains_it() -> 
     assert decided(history, **fall | {"outcomes": fell[:100] + without_tool}).action == "hold", "a tool is out of order"
 
 
+def test_failures_that_close_before_the_successes_of_their_time_are_no_fall() -> None:
+    history = History(promotion=Promotion("weights", "8", "7", NOW - HOUR))
+    begun = outcomes([0.5] * 300)
+    baseline = Attempts(1000, 500)
+    newest = [replace(one, success=None) if one.success and i >= 200 else one for i, one in enumerate(begun)]
+    assert decided(history, outcomes=tuple(newest), baseline=baseline).action == "hold"
+    failed = [replace(one, success=False) if one.success is None else one for one in newest]
+    decision = decided(history, outcomes=tuple(failed), baseline=baseline)
+    assert decision.rule == "change_after_promotion"
+    still_open = (*failed[:299], replace(failed[299], success=None))
+    assert decided(history, outcomes=still_open, baseline=baseline).rule == decision.rule, "one does not hold it up"
+
+
 @pytest.mark.parametrize(
     ("both", "action"),
     [

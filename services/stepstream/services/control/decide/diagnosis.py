@@ -66,25 +66,27 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
 
     A drift of the task mix is no fall then, nor is an error of the estimates (`find_fall` has formula and sources).
     Trajectories that failed by the error of a tool are left to `tool_errors`: no version answers for its outage.
+    One that is still open counts as a success: failures often close first, and the newest closed ones would then look
+    like a fall. The ratio of a stretch grows with each failure in it, so the bound on false alarms holds however the
+    open ones end.
     Strata with too few trajectories before the promotion are left out. At the default limit 12 of 1,000 fleets whose
     task mix changed lost a sound version within 15 days of its promotion (docs/measured/decide.md).
     """
     promotion, baselines = history.promotion, _baselines(snapshot, policy)
     if promotion is None:
         return None
-    closed = [
-        (one.stratum, one.success)
-        for one in snapshot.outcomes
-        if one.track == "stable" and one.success is not None and one.failure != "tool" and one.stratum in baselines
+    counted = [
+        one for one in snapshot.outcomes if one.track == "stable" and one.failure != "tool" and one.stratum in baselines
     ]
-    change = find_fall(closed, baselines, policy.change_effect, policy.change_limit)
+    observed = [(one.stratum, one.success is not False) for one in counted]
+    change = find_fall(observed, baselines, policy.change_effect, policy.change_limit)
     if change is None:
         return None
-    after = closed[change.place - 1 :]
-    expected = sum(_rate(baselines[stratum]) for stratum, _ in after) / len(after)
+    after = [one for one in counted[change.place - 1 :] if one.success is not None]
+    expected = sum(_rate(baselines[one.stratum]) for one in after) / len(after)
     figures = (
         Evidence("expected_success", rounded(expected), n=len(after)),
-        evidence("success_after", share(sum(success for _, success in after), len(after))),
+        evidence("success_after", share(sum(bool(one.success) for one in after), len(after))),
         Evidence("cusum", rounded(change.height), n=change.alarm),
         Evidence("change_at", float(change.place), n=change.alarm),
     )
