@@ -69,17 +69,17 @@ def test_a_canary_of_weights_ends_and_a_promotion_is_rolled_back() -> None:
 
 def test_a_harness_version_is_taken_back_by_name_or_by_its_decision() -> None:
     versions = {one["version"]: one for one in (harness("a", "stable", 1), harness("b", "canary", 2))}
-    taken = undo_harness(decision("canary", "prompt", "b"), versions)
+    [taken] = undo_harness(decision("canary", "prompt", "b"), versions)
     assert (taken["version"], taken["state"]) == ("b", "retired")
     made = {"c": harness("c", "stable", 3, reason="decision d1: errors of search"), "a": versions["a"]}
-    assert undo_harness(decision("disable", "tools", "search"), made)["version"] == "c"
+    assert [one["version"] for one in undo_harness(decision("disable", "tools", "search"), made)] == ["c"]
     with pytest.raises(UndoRefused, match="does not serve"):
         undo_harness(decision("canary", "prompt", "z"), versions)
 
 
 def test_a_proposal_is_refused_until_it_is_tried() -> None:
     versions = {"p": harness("p", "proposed", 1, reason="2 examples (decision d1)")}
-    refused = undo_harness(decision("propose", "prompt", "shop"), versions)
+    [refused] = undo_harness(decision("propose", "prompt", "shop"), versions)
     assert (refused["version"], refused["state"]) == ("p", "refused")
     tried = {"p": harness("p", "canary", 2, reason="2 examples (decision d1)")}
     with pytest.raises(UndoRefused, match="tried or refused already"):

@@ -49,9 +49,10 @@ class _Identity:
     decision: Decision
     at_us: int
 
-    def of(self, topic: str) -> dict[str, Any]:
+    def of(self, topic: str, *part: int) -> dict[str, Any]:
+        """Return id and time of a record; further records of the act on the topic have the number of their part."""
         decision = self.decision
-        event_id = derived_id(JOB, decision["event_id"], topic, tenant=decision["tenant"])
+        event_id = derived_id(JOB, decision["event_id"], topic, *part, tenant=decision["tenant"])
         return {"event_id": event_id, "occurred_at_us": self.at_us}
 
     @property
@@ -244,33 +245,58 @@ def _harness(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
 
 
 def _tools(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
-    """Serve a harness version that does not offer a tool, or that pins its earlier version, to all trajectories."""
-    decision, versions = identity.decision, serving.harnesses
-    stable = harnesses.served_harnesses(versions.values()).stable
+    """Serve a harness version that does not offer a tool, or that pins its earlier version, to all trajectories.
+
+    A running canary that offers the same tool is replaced by a version with the same change: it would go on with the
+    broken tool, and its promotion would offer the tool to all again.
+    """
+    decision, versions = identity.decision, dict(serving.harnesses)
+    served = harnesses.served_harnesses(versions.values())
     name, _, version = decision["target"].partition("@")
     change = {"enabled": False} if decision["action"] == "disable" else {"version": version, "enabled": True}
-    before = stable or new_harness(
+    before = served.stable or new_harness(
         event_id="", occurred_at_us=0, tenant=decision["tenant"], agent=decision["agent"], version=""
     )
-    tools = [one for one in before["tools"] if one["name"] != name]
-    changed = next((one for one in before["tools"] if one["name"] == name), new_harness_tool(name=name))
-    tools.append(cast(HarnessTool, {**changed, **change}))
-    content = {**before, "tools": sorted(tools, key=lambda one: one["name"])}
+    stable = _add_changed_tool(versions, before, name, change)
+    versions[stable] = harnesses.promote(versions, stable)
+    made = [versions[stable]]
+    text = f"{name} is not offered any more" if decision["action"] == "disable" else f"{name} is pinned to {version}"
+    text = f"{text} (harness {stable})"
+    canary = served.canary
+    if canary is not None and _tool_of(canary, name) == _tool_of(before, name):
+        replaced = canary["version"]
+        versions[replaced] = harnesses.take_back(versions, replaced)
+        made.append(versions[replaced])
+        found = _add_changed_tool(versions, canary, name, change)
+        if versions[found]["state"] != "refused":
+            made.append(harnesses.start_canary(versions, found, canary["share"]))
+            text = f"{text}; canary {replaced} goes on as {found}"
+    return [_harness_record(identity, one, part=number) for number, one in enumerate(made)], text
+
+
+def _tool_of(content: Harness, name: str) -> HarnessTool | None:
+    """Return what a version changes about a tool; None: nothing."""
+    return next((one for one in content["tools"] if one["name"] == name), None)
+
+
+def _add_changed_tool(versions: dict[str, Harness], before: Harness, name: str, change: Mapping[str, Any]) -> str:
+    """Return the version that is `before` with a change of a tool; add it as a proposal if it is new."""
+    changed = cast(HarnessTool, {**(_tool_of(before, name) or new_harness_tool(name=name)), **change})
+    tools = sorted([changed, *(one for one in before["tools"] if one["name"] != name)], key=lambda one: one["name"])
+    content = {**before, "tools": tools}
     found = harnesses.version_of(content)
     if found not in versions:
-        parents = [] if stable is None else [stable["version"]]
+        parents = [before["version"]] if before["version"] else []
         made = {**content, "parents": parents, "proposer": AUTHOR, "state": "proposed", "pinned": False, "share": 0.0}
-        versions = {**versions, found: harnesses.propose(versions, cast(Harness, made))}
-    record = _harness_record(identity, harnesses.promote(versions, found))
-    text = f"{name} is not offered any more" if decision["action"] == "disable" else f"{name} is pinned to {version}"
-    return [record], f"{text} (harness {found})"
+        versions[found] = harnesses.propose(versions, cast(Harness, made))
+    return found
 
 
-def _harness_record(identity: _Identity, harness: Harness, reason: str = "") -> Record:
-    """Return the record of a version; an empty reason: that of the decision."""
+def _harness_record(identity: _Identity, harness: Harness, reason: str = "", part: int = 0) -> Record:
+    """Return the record of a version; an empty reason: that of the decision; `part`: its number in the act, from 0."""
     key = harnesses.record_key(harness["tenant"], harness["agent"], harness["version"])
     reason = f"{reason or identity.decision['reason']} (decision {identity.decision['event_id']})"
-    fields = {**identity.of(HARNESSES), "reason": reason, "author": AUTHOR}
+    fields = {**identity.of(HARNESSES, *[part] * (part > 0)), "reason": reason, "author": AUTHOR}
     return Record(HARNESSES, key, {**harness, **fields})
 
 

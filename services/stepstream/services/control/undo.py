@@ -11,6 +11,7 @@ from stepstream.versions import harnesses, rollout_actions
 from stepstream.versions.rollouts import ModelVersions
 
 HARNESS_LEVERS = ("prompt", "skills", "memory", "tools")
+_SERVES_NO_MORE = "its harness version does not serve the agent any more: see `stepstream harness list`"
 UndoKind = Literal["", "rollout", "harness", "training"]
 
 
@@ -52,20 +53,39 @@ def undo_rollout(decision: Decision, versions: ModelVersions) -> rollout_actions
     return rollout_actions.rollback(model, versions, served.previous_stable)
 
 
-def undo_harness(decision: Decision, versions: Mapping[str, Harness]) -> Harness:
-    """Return the record that takes back a harness version that the decision made or put out, or refuses its proposal.
+def undo_harness(decision: Decision, versions: Mapping[str, Harness]) -> list[Harness]:
+    """Return the records that take back what the decision made or put out, or refuse its proposal, in order.
+
+    The undo of a change of a tool also lets the canary go on as it was before the change.
 
     Raises:
         UndoRefused: the version does not serve any more, or is no proposal any more.
         HarnessRefused: it is pinned.
     """
     if decision["action"] == "propose":
-        return _refuse_proposal(decision, versions)
+        return [_refuse_proposal(decision, versions)]
     served = harnesses.served_harnesses(versions.values())
+    if decision["lever"] == "tools":
+        return _undo_tools(decision, versions, served)
     for one in (served.canary, served.stable):
         if one is not None and (one["version"] == decision["target"] or decision["event_id"] in one["reason"]):
-            return harnesses.take_back(versions, one["version"])
-    raise UndoRefused("its harness version does not serve the agent any more: see `stepstream harness list`")
+            return [harnesses.take_back(versions, one["version"])]
+    raise UndoRefused(_SERVES_NO_MORE)
+
+
+def _undo_tools(
+    decision: Decision, versions: Mapping[str, Harness], served: harnesses.ServedHarnesses
+) -> list[Harness]:
+    stable, canary = served.stable, served.canary
+    if stable is None or decision["event_id"] not in stable["reason"]:
+        raise UndoRefused(_SERVES_NO_MORE)
+    made = [harnesses.take_back(versions, stable["version"])]
+    if canary is not None and decision["event_id"] in canary["reason"] and canary["parents"]:
+        after = {**versions, stable["version"]: made[0]}
+        after[canary["version"]] = harnesses.take_back(after, canary["version"])
+        before = harnesses.start_canary(after, canary["parents"][0], canary["share"])
+        made += [after[canary["version"]], before]
+    return made
 
 
 def _refuse_proposal(decision: Decision, versions: Mapping[str, Harness]) -> Harness:

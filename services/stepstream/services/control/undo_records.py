@@ -17,13 +17,14 @@ from stepstream.versions.rollout_actions import RolloutRefused
 
 REFUSALS = (UndoRefused, HarnessRefused, RolloutRefused)
 _DEADLINE_S = 30.0
+_ACTS = {"refused": "refused", "retired": "taken back", "canary": "the canary again"}
 
 Record = tuple[str, str, Any]
 """Topic, key and record."""
 
 
 def undo_records(settings: Settings, decision: Decision, author: str, reason: str) -> list[Record]:
-    """Return the record that takes the decision back, then the act that says so; the caller writes them in order.
+    """Return the records that take the decision back, then the act that says so; the caller writes them in order.
 
     Raises:
         UndoRefused, HarnessRefused, RolloutRefused: it cannot be undone; the message has the reason.
@@ -32,11 +33,11 @@ def undo_records(settings: Settings, decision: Decision, author: str, reason: st
     why = f"undo of decision {decision['event_id']}" + (f": {reason}" if reason else "")
     match undo_kind(decision):
         case "rollout":
-            done, text = _rollout(settings, decision, author, why)
+            made, text = _rollout(settings, decision, author, why)
         case "harness":
-            done, text = _harness(settings, decision, author, why)
+            made, text = _harness(settings, decision, author, why)
         case "training":
-            done, text = _training(settings, decision, author, why)
+            made, text = _training(settings, decision, author, why)
         case _:
             hint = f"; by hand: {decision['undo']}" if decision["undo"] else ""
             raise UndoRefused(f"a decision to {decision['action']} is not undone here{hint}")
@@ -52,10 +53,10 @@ def undo_records(settings: Settings, decision: Decision, author: str, reason: st
         reason=f"{author}: {reason}" if reason else author,
     )
     key = orjson.dumps([decision["tenant"], decision["agent"], decision["model"]]).decode()
-    return [done, (DECISION_ACTS, key, act)]
+    return [*made, (DECISION_ACTS, key, act)]
 
 
-def _rollout(settings: Settings, decision: Decision, author: str, why: str) -> tuple[Record, str]:
+def _rollout(settings: Settings, decision: Decision, author: str, why: str) -> tuple[list[Record], str]:
     model = decision["model"]
     with VersionFollower(settings) as versions:
         if not versions.wait_current(_DEADLINE_S):
@@ -64,20 +65,19 @@ def _rollout(settings: Settings, decision: Decision, author: str, why: str) -> t
     chosen = undo_rollout(decision, state)
     event = chosen.event(model, event_id=new_event_id(), occurred_at_us=now_us(), reason=why, author=author)
     state.apply_rollout(event)
-    return (ROLLOUTS, model, event), f"{model}: stable {state.served.stable}, no canary"
+    return [(ROLLOUTS, model, event)], f"{model}: stable {state.served.stable}, no canary"
 
 
-def _harness(settings: Settings, decision: Decision, author: str, why: str) -> tuple[Record, str]:
+def _harness(settings: Settings, decision: Decision, author: str, why: str) -> tuple[list[Record], str]:
     tenant, agent = decision["tenant"], decision["agent"]
     versions = versions_of(read_table(settings, HARNESSES).values(), tenant, agent)
-    identity = {"event_id": new_event_id(), "occurred_at_us": now_us(), "reason": why, "author": author}
-    record = cast(Harness, {**undo_harness(decision, versions), **identity})
-    key = record_key(tenant, agent, record["version"])
-    act = "refused" if record["state"] == "refused" else "taken back"
-    return (HARNESSES, key, record), f"{agent}: harness version {record['version']} is {act}"
+    identity = {"occurred_at_us": now_us(), "reason": why, "author": author}
+    made = [cast(Harness, {**one, **identity, "event_id": new_event_id()}) for one in undo_harness(decision, versions)]
+    text = ", ".join(f"{one['version']} is {_ACTS[one['state']]}" for one in made)
+    return [(HARNESSES, record_key(tenant, agent, one["version"]), one) for one in made], f"{agent}: harness {text}"
 
 
-def _training(settings: Settings, decision: Decision, author: str, why: str) -> tuple[Record, str]:
+def _training(settings: Settings, decision: Decision, author: str, why: str) -> tuple[list[Record], str]:
     key = orjson.dumps([decision["tenant"], decision["model"]]).decode()
     now = read_table(settings, TRAINING_CONTROL).get(key)
     if now is None:
@@ -87,4 +87,4 @@ def _training(settings: Settings, decision: Decision, author: str, why: str) -> 
     state = "paused" if record["paused"] else "not paused"
     excluded = ", ".join(record["excluded_reward_specs"]) or "none"
     text = f"{decision['model']}: learning is {state}, task weights {record['task_weights'] or 'equal'}"
-    return (TRAINING_CONTROL, key, record), f"{text}, excluded reward specifications {excluded}"
+    return [(TRAINING_CONTROL, key, record)], f"{text}, excluded reward specifications {excluded}"

@@ -1,0 +1,133 @@
+"""A change of a tool holds on both tracks: for the stable harness version and for a running canary."""
+
+from typing import Any
+
+import pytest
+
+from stepstream.services.control import acts
+from stepstream.services.control.scope import Serving
+from stepstream.services.control.undo import undo_harness
+from stepstream.topics.events import Decision, Harness, new_decision, new_harness, new_harness_tool
+from stepstream.versions import harnesses
+from stepstream.versions.rollouts import ModelVersions
+
+Versions = dict[str, Harness]
+
+
+def decision(action: Any, lever: Any, target: str) -> Decision:
+    return new_decision(
+        event_id=f"{action} {target}",
+        occurred_at_us=1,
+        agent="shop",
+        model="m",
+        action=action,
+        lever=lever,
+        target=target,
+        rule="canary" if lever == "prompt" else "tool_errors",
+        reason="why",
+        share=0.3,
+    )
+
+
+def add(versions: Versions, state: str, **content: Any) -> str:
+    """Add a version with a content in a state; return its name."""
+    record = new_harness(event_id="", occurred_at_us=0, tenant="default", agent="shop", version="", **content)
+    version = harnesses.version_of(record)
+    versions[version] = harnesses.propose(versions, record)
+    if state == "canary":
+        versions[version] = harnesses.start_canary(versions, version, 0.3)
+    if state == "stable":
+        versions[version] = harnesses.promote(versions, version)
+    return version
+
+
+def run(versions: Versions, one: Decision) -> list[str]:
+    """Carry out a decision; return the states of the records of harness versions, in order."""
+    *made, act = acts.do(one, Serving(ModelVersions(), versions), 2)
+    assert act.value["state"] == "done", act.value["reason"]
+    versions.update({record.value["version"]: record.value for record in made})
+    assert len({record.value["event_id"] for record in made}) == len(made)
+    return [record.value["state"] for record in made]
+
+
+def offers(harness: Harness | None, tool: str) -> bool:
+    return harness is None or all(one["enabled"] for one in harness["tools"] if one["name"] == tool)
+
+
+@pytest.fixture
+def versions() -> Versions:
+    found: Versions = {}
+    add(found, "stable", instructions="Be brief.")
+    add(found, "canary", instructions="Be very brief.")
+    return found
+
+
+def test_a_canary_does_not_offer_a_disabled_tool_nor_bring_it_back(versions: Versions) -> None:
+    before = harnesses.served_harnesses(versions.values()).canary
+    assert before is not None
+    assert run(versions, decision("disable", "tools", "get")) == ["stable", "retired", "canary"]
+    served = harnesses.served_harnesses(versions.values())
+    assert served.canary is not None
+    assert (served.canary["instructions"], served.canary["share"]) == ("Be very brief.", 0.3)
+    assert served.canary["parents"] == [before["version"]]
+    assert not offers(served.stable, "get")
+    assert not offers(served.canary, "get")
+    assert run(versions, decision("promote", "prompt", served.canary["version"])) == ["stable"]
+    served = harnesses.served_harnesses(versions.values())
+    assert served.canary is None
+    assert served.stable is not None
+    assert served.stable["instructions"] == "Be very brief."
+    assert not offers(served.stable, "get")
+
+
+def test_the_undo_of_a_disabled_tool_lets_the_canary_go_on_as_before(versions: Versions) -> None:
+    before = harnesses.served_harnesses(versions.values())
+    disable = decision("disable", "tools", "get")
+    run(versions, disable)
+    for one in undo_harness(disable, versions):
+        versions[one["version"]] = one
+    after = harnesses.served_harnesses(versions.values())
+    assert after.stable == before.stable
+    assert after.canary is not None
+    assert before.canary is not None
+    assert (after.canary["version"], after.canary["share"]) == (before.canary["version"], 0.3)
+
+
+def test_a_canary_that_pins_another_version_of_the_tool_goes_on() -> None:
+    versions: Versions = {}
+    add(versions, "stable", instructions="Be brief.")
+    canary = add(versions, "canary", tools=[new_harness_tool(name="get", version="2")])
+    assert run(versions, decision("disable", "tools", "get")) == ["stable"]
+    served = harnesses.served_harnesses(versions.values())
+    assert served.canary is not None
+    assert served.canary["version"] == canary
+    assert offers(served.canary, "get")
+
+
+def test_a_tool_is_rolled_back_on_both_tracks() -> None:
+    versions: Versions = {}
+    tools = [new_harness_tool(name="get", version="1"), new_harness_tool(name="other")]
+    add(versions, "stable", instructions="Be brief.", tools=tools)
+    add(versions, "canary", instructions="Be very brief.", tools=tools)
+    assert run(versions, decision("rollback", "tools", "get@0")) == ["stable", "retired", "canary"]
+    served = harnesses.served_harnesses(versions.values())
+    for one in (served.stable, served.canary):
+        assert one is not None
+        assert [(tool["name"], tool["version"]) for tool in one["tools"]] == [("get", "0"), ("other", "")]
+
+
+def test_a_refused_version_does_not_become_the_canary(versions: Versions) -> None:
+    refused = add(
+        versions, "proposed", instructions="Be very brief.", tools=[new_harness_tool(name="get", enabled=False)]
+    )
+    versions[refused] = harnesses.refuse(versions, refused)
+    assert run(versions, decision("disable", "tools", "get")) == ["stable", "retired"]
+    assert harnesses.served_harnesses(versions.values()).canary is None
+
+
+def test_without_a_canary_one_record_does_it() -> None:
+    versions: Versions = {}
+    assert run(versions, decision("disable", "tools", "get")) == ["stable"]
+    disable = decision("disable", "tools", "get")
+    [undone] = undo_harness(disable, versions)
+    assert undone["state"] == "retired"
