@@ -78,3 +78,19 @@ def test_a_proposal_with_a_measured_gain_is_tried_for_it_and_one_without_gain_is
 
     assert rule_of(0.1) == ("headroom", "canary")
     assert rule_of(-0.1)[1] == "hold"
+
+
+def test_outcomes_of_a_canary_that_has_ended_are_not_those_of_the_stable_version() -> None:
+    retired = new_harness(
+        event_id="", occurred_at_us=0, tenant="default", agent=SCOPE.agent, version="bad", state="retired"
+    )
+    outcomes = (
+        OutcomeRow(1, "stable", "good", True, "", "f", "", False),
+        OutcomeRow(2, "canary", "good", False, "", "f", "", False),
+        OutcomeRow(3, "stable", "bad", False, "", "f", "", False),
+        OutcomeRow(4, "stable", "good", None, "", "f", "", False),
+    )
+    statistics = Statistics(Position("", 9), outcomes=outcomes)
+    serving = Serving(ModelVersions(), {"bad": retired})
+    snapshot = snapshot_of(SCOPE, 9, 0, statistics, serving, History())
+    assert [(one.track, one.success) for one in snapshot.outcomes] == [("stable", True), ("stable", None)]

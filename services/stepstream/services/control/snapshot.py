@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from stepstream.analytics.estimate import Estimate
 from stepstream.analytics.success import Attempts, share
@@ -59,7 +59,8 @@ def snapshot_of(
         open_tests: canaries that run for all scopes.
         revised: True if outcomes that the decision before counted were revised.
     """
-    outcomes = tuple(_outcomes(found.outcomes, history.canary, shares))
+    retired = {version for version, one in serving.harnesses.items() if one["state"] == "retired"}
+    outcomes = tuple(_outcomes(found.outcomes, history.canary, shares, retired))
     stable = [one for one in outcomes if one.track == "stable" and one.success is not None]
     before = found.before if history.promotion is not None else {}
     return Snapshot(
@@ -120,10 +121,16 @@ def _sources(found: Statistics, at_us: int) -> dict[str, Source]:
 
 
 def _outcomes(
-    rows: Iterable[OutcomeRow], canary: Canary | None, shares: Sequence[tuple[int, float]]
+    rows: Iterable[OutcomeRow], canary: Canary | None, shares: Sequence[tuple[int, float]], retired: Set[str]
 ) -> Iterator[Outcome]:
+    """Yield the outcomes of the versions that are compared; without a canary, those of the stable versions.
+
+    `retired`: harness versions that were taken back.
+    """
     times = [at_us for at_us, _ in shares]
     for row in rows:
+        if canary is None and (row.track == "canary" or row.harness_version in retired):
+            continue  # of a canary that has ended: its failures are not those of the stable version
         is_canary = canary is not None and _is_canary(row, canary)
         if canary is not None and canary.lever != "weights" and not is_canary and row.harness_version != canary.parent:
             continue  # of a version that is not compared
