@@ -5,6 +5,8 @@ AGENTS := .venv-agents
 BIN := $(VENV)/bin
 # Two for each of two cores: tests that start processes wait half of the time.
 TEST_PROCESSES ?= 4
+# Minutes after which `make test` begins no more tests that are marked `repeats`. On 2 quiet cores it takes less.
+REPEATS_MINUTES ?= 45
 # Compile packages at installation: with PYTHONDONTWRITEBYTECODE, each process of the stack would compile half of them
 # at every start. The tests skip this: they import few of the packages, and Python writes that bytecode itself.
 BYTECODE := --compile-bytecode
@@ -44,7 +46,8 @@ test: $(VENV)/.dev $(AGENTS)/.done lint types tests ## Run every check and every
 
 tests: $(VENV)/.dev $(AGENTS)/.done
 	@echo "== tests, $(TEST_PROCESSES) files at once"
-	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 30
+	@TEST_REPEATS_MINUTES=$(REPEATS_MINUTES) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile \
+		--no-loadscope-reorder --durations 20 --durations-min 30
 
 # Unit and contract tests that end within 3 minutes: no vLLM engine, no whole training runs.
 test-quick: $(VENV)/.dev lint ## Run lint, unit and contract tests, while you work

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from stack_fixtures import with_long_deadlines, with_settings
 
 from stepstream.config import Settings, environment_of
@@ -17,6 +18,7 @@ DEADLINE_S = 1500.0
 """Longest run on a machine that runs other tests too; alone it takes two minutes."""
 
 
+@pytest.mark.repeats
 def test_better_examples_are_promoted_and_a_poisoned_checkpoint_is_rolled_back(
     base_settings: Settings, tmp_path: Path
 ) -> None:

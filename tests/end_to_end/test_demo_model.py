@@ -21,7 +21,7 @@ from stepstream.demo.configuration import demo_settings
 from stepstream.demo.run_stats import RunStats
 from stepstream.embedded.addresses import isolated
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.repeats]
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")

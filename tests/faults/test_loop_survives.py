@@ -26,7 +26,7 @@ ROUNDS = (("govern", "label", "measure"), ("store-writer", "learner", "worker-0"
 PROGRESS = 24
 CRASHING = ("fleet", "console")
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.repeats]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from waiting import wait_until
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.repeats]
 
 MODEL = "killed-vllm"
 SITE = Path(__file__).parents[1] / "support" / "kill_site"

@@ -91,7 +91,7 @@ class ClusterStatements:
 def test_the_statements_for_a_cluster_parse(client: Client) -> None:
     cluster: Any = ClusterStatements()
     create_views(cluster, "replicas")
-    create_refreshes(cluster, {}, "replicas")
+    create_refreshes(cluster, {}, 10, "replicas")
     assert len(cluster.texts) == len(views()) + 2 * len(ROLLUPS)
     texts = [render(text, "replicas") for migration in migrations() for text in migration.statements()]
     for text in texts + cluster.texts:

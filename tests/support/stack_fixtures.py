@@ -14,6 +14,9 @@ from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 
+REFRESH_S = 30
+"""Time between two refreshes of rollups; at the default, an idle store costs a tenth of a slow core."""
+
 
 def with_settings(settings: Settings, **sections: dict[str, Any]) -> Settings:
     """Return the settings with some fields replaced: `with_settings(settings, label={"idle_timeout_s": 1.0})`."""
@@ -44,7 +47,7 @@ def base_settings() -> Settings:
     """The defaults for a tiny model, with long deadlines; of the environment only Kafka's jars' folder counts."""
     home = {name: value for name, value in os.environ.items() if name == "STEPSTREAM_BROKER_HOME"}
     tiny = {"STEPSTREAM_LEARNER_PRESET": "tiny", "STEPSTREAM_INFERENCE_MAX_MODEL_LEN": "512"}
-    return with_long_deadlines(load({**home, **tiny}))
+    return with_settings(with_long_deadlines(load({**home, **tiny})), clickhouse={"refresh_s": REFRESH_S})
 
 
 @pytest.fixture(scope="session")

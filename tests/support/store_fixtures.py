@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from stack_fixtures import REFRESH_S
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of, load
@@ -81,6 +82,7 @@ def store_process(folder: Path, store: dict[str, str] | None = None, **clickhous
         "STEPSTREAM_PATHS_DATA": str(folder),
         "STEPSTREAM_STORE_PORT": str(port),
         "STEPSTREAM_CLICKHOUSE_URL": f"http://127.0.0.1:{port}",
+        "STEPSTREAM_CLICKHOUSE_REFRESH_S": str(REFRESH_S),
         **{f"STEPSTREAM_CLICKHOUSE_{name}".upper(): value for name, value in clickhouse.items()},
         **{f"STEPSTREAM_STORE_{name}".upper(): value for name, value in (store or {}).items()},
     }

@@ -19,7 +19,6 @@ from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.retention import days_of, expired_tables
-from stepstream.jobs.clickhouse.rollup_refresh import EVERY_S
 from stepstream.jobs.clickhouse.rows import TOPICS, rows
 from stepstream.jobs.rewards.spec_lookup import rejection_of
 from stepstream.jobs.runtime import metrics
@@ -42,6 +41,8 @@ NAME = "store"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 _REFRESH_LAG = REFRESH_LAG.create()
+_MEASURE_EVERY_S = 10.0
+"""Time between two measurements of the age of the rollups."""
 
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class SinkProcessor:
     def tick(self) -> None:
         """Export how long ago the rollups were refreshed, at most every 10 s."""
         if time.monotonic() >= self._measure_at_s:
-            self._measure_at_s = time.monotonic() + EVERY_S
+            self._measure_at_s = time.monotonic() + _MEASURE_EVERY_S
             lag = self._inserter.refresh_lag_s()
             if lag is not None:
                 _REFRESH_LAG.set(lag)

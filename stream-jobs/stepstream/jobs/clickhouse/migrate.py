@@ -84,7 +84,7 @@ def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) 
         applied = _apply(client, cluster)
         days = days_of(settings.store)
         apply_retention(client, days, cluster)
-        create_refreshes(client, days, cluster)
+        create_refreshes(client, days, settings.clickhouse.refresh_s, cluster)
         return applied
     finally:
         client.close()

@@ -7,7 +7,8 @@ hours or 7 days are computed in one run, the newest first, so that charts stay c
 
 Hours whose facts a retention may have deleted are never due: the rollup keeps what it has of them.
 
-A refreshable materialized view runs each statement every 10 s, in a server and in the embedded store alike.
+A refreshable materialized view runs each statement every `clickhouse.refresh_s`, in a server and in the embedded store
+alike.
 """
 
 from collections.abc import Mapping
@@ -18,8 +19,6 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.jobs.clickhouse.cluster import render
 
-EVERY_S = 10
-"""Seconds between two refreshes of a rollup."""
 ROLLUPS = ("trajectory_hours", "step_hours", "tool_hours", "tool_days", "component_hours", "task_hours", "user_days")
 
 
@@ -50,10 +49,10 @@ def _text(name: str) -> Template:
     return Template((resources.files("stepstream.jobs.clickhouse") / "rollups" / f"{name}.sql").read_text("utf-8"))
 
 
-def create_refreshes(client: Client, days: Mapping[str, int], cluster: str = "") -> None:
+def create_refreshes(client: Client, days: Mapping[str, int], every_s: int, cluster: str = "") -> None:
     """Create the view that refreshes each rollup, or replace it by that of this release.
 
-    `days` as in `statement`, `cluster` as in `cluster.render`.
+    `days` as in `statement`, `every_s`: seconds between two refreshes, `cluster` as in `cluster.render`.
 
     Raises:
         ClickHouseError: the store is unavailable, or lacks a table of the migrations.
@@ -61,7 +60,7 @@ def create_refreshes(client: Client, days: Mapping[str, int], cluster: str = "")
     for rollup in ROLLUPS:
         for text in (
             f"DROP VIEW IF EXISTS {rollup}_refresh SYNC",
-            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {rollup}_refresh REFRESH EVERY {EVERY_S} SECOND "
+            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {rollup}_refresh REFRESH EVERY {every_s} SECOND "
             f"APPEND TO {rollup} AS\n{statement(rollup, days)}",
         ):
             client.command(render(text, cluster))

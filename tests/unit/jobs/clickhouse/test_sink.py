@@ -85,7 +85,7 @@ def test_the_age_of_the_rollups_is_exported_and_stays_while_the_store_is_away(mo
     monkeypatch.setattr(sink, "sealing_codec", lambda *_, **__: LocalCodec())
     monkeypatch.setattr(sink, "Inserter", lambda *_: inserter)
     monkeypatch.setattr(sink, "TransactionalPublisher", lambda *_: ListPublisher())
-    monkeypatch.setattr(sink, "EVERY_S", 0)
+    monkeypatch.setattr(sink, "_MEASURE_EVERY_S", 0)
     processor = sink.SinkProcessor(Settings(), lambda: False)
     for lag_s, exported in ((130.0, 130.0), (None, 130.0), (4.0, 4.0)):
         inserter.lag_s = lag_s

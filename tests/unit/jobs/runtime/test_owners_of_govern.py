@@ -4,6 +4,7 @@ import pytest
 from owner_schedules import check_all, parts
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seeds", parts("govern"), ids=lambda seeds: str(seeds.start))
 def test_a_schedule_of_owners_has_the_effect_of_one_owner(seeds: range) -> None:
     check_all(seeds)
