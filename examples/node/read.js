@@ -23,7 +23,15 @@ await consumer.subscribe({ topics, fromBeginning: true });
 await consumer.run({
   eachMessage: async ({ topic, partition, message }) => {
     // In a compacted topic, a record without a value deletes its key.
-    const record = message.value && (await registry.decode(message.value));
+    let record = null;
+    try {
+      record = message.value && (await registry.decode(message.value));
+    } catch (error) {
+      // Without an answer of the registry the record may be valid: kafkajs tries again.
+      if (error.status && error.status !== 404) throw error;
+      console.error(`skipped ${topic}, partition ${partition}, offset ${message.offset}: ${error.message}`);
+      return;
+    }
     const event = { topic, partition, offset: message.offset, key: message.key?.toString(), record };
     console.log(JSON.stringify(event, (_, value) => (typeof value === "bigint" ? `${value}` : value)));
   },

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
@@ -178,17 +178,23 @@ def test_node_reads_what_python_wrote(node_project: Path, settings: Settings, co
     key = f"python-{new_event_id()}"
     sent: dict[str, Any] = {"steps": step(key), "feedback": feedback(key)}
     producer = EventProducer(settings.kafka, codec, "test")  # compresses with LZ4, as all processes do
+    raw = Producer(client_config(settings.kafka))
+    for value in (b'{"type": "step"}', b"\0\xff\xff\xff\xff", b"\0"):  # JSON, an unknown schema, a part of a record
+        raw.produce("steps", value, key.encode())
+    raw.flush(TIMEOUT_S)
     for topic, record in sent.items():
         producer.send(topic, key, record)
     producer.flush(TIMEOUT_S)
     found: dict[str, Any] = {}
-    reader = subprocess.Popen(
-        ["node", "read.js", *sent],
-        cwd=node_project,
-        env={**os.environ, **environment_of(settings)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    with (node_project / "skipped.log").open("wb") as log:
+        reader = subprocess.Popen(
+            ["node", "read.js", *sent],
+            cwd=node_project,
+            env={**os.environ, **environment_of(settings)},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     assert reader.stdout is not None
 
     def listen() -> None:
@@ -209,6 +215,7 @@ def test_node_reads_what_python_wrote(node_project: Path, settings: Settings, co
         listener.join()
         reader.stdout.close()
     assert status == 0
+    assert (node_project / "skipped.log").read_text().count("skipped steps, partition") >= 3
     found["steps"]["sampling"]["seed"] = int(found["steps"]["sampling"]["seed"])  # JavaScript prints it as a string
     # Both widen 32-bit floats alike.
     assert found == {topic: codec.decode(topic, codec.encode(topic, record)) for topic, record in sent.items()}

@@ -32,6 +32,7 @@ from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import (
     Decision,
     Harness,
+    Message,
     Rollout,
     Track,
     new_control_policy,
@@ -123,79 +124,62 @@ class World:
     def serve_codes(self, model: str, agent: str, n: int) -> None:
         """Write closed trajectories of `n` tasks about the code of a word; every third fails by a malformed call."""
         for i in range(n):
-            name, at, is_right = f"{model}-code-{i}", now_us(), i % 3 > 0
+            is_right = i % 3 > 0
             call = new_tool_call(call_id="1", name="look_up", arguments="{", error="invalid_arguments")
             calls = [] if is_right else [call]
             response = new_message(role="assistant", content=f"code-{i % 5}" if is_right else "", tool_calls=calls)
-            record = step(
-                name,
-                0,
-                at,
-                model=model,
-                agent=agent,
-                task_id=f"codes/{i}",
-                messages=[new_message(role="user", content=f"What is the code of {WORDS[i % 5]}? Ticket {i}.")],
-                response=response,
-                governed=new_governance(source_event_id=f"{name}/source", job="govern@1"),
-            )
-            label = trajectory(
-                name,
-                event_id=new_event_id(),
-                occurred_at_us=at,
-                opened_at_us=at,
-                started_at_us=at,
-                ended_at_us=at,
-                model=model,
-                agent=agent,
-                task_id=f"codes/{i}",
-                success=is_right,
-                steps=[
-                    new_labeled_step(
-                        step_index=0, event_id=record["event_id"], reward=0.0, return_to_go=0.0, components=[],
-                        tool_calls=calls,
-                    )
-                ],
-            )  # fmt: skip
-            self._producer.send(GOVERNED_STEPS, name, record)
-            self._producer.send(LABELED_TRAJECTORIES, name, label)
+            question = f"What is the code of {WORDS[i % 5]}? Ticket {i}."
+            self._send_answer(model, agent, f"codes/{i}", question, response, success=is_right)
         self._producer.flush(TIMEOUT_S)
 
     def serve_texts(self, model: str, agent: str, text: str, n: int) -> None:
         """Write closed, successful trajectories of `n` tasks with one step, which answers with `text`."""
+        response = new_message(role="assistant", content=text)
+        sampling = new_sampling(temperature=0.0, max_tokens=8)
         for i in range(n):
-            name, at = f"{model}-text-{i}", now_us()
-            record = step(
-                name,
-                0,
-                at,
-                model=model,
-                agent=agent,
-                task_id=f"texts/{i}",
-                messages=[new_message(role="user", content=f"Question {i}?")],
-                response=new_message(role="assistant", content=text),
-                sampling=new_sampling(temperature=0.0, max_tokens=8),
-                governed=new_governance(source_event_id=f"{name}/source", job="govern@1"),
-            )
-            label = trajectory(
-                name,
-                event_id=new_event_id(),
-                occurred_at_us=at,
-                opened_at_us=at,
-                started_at_us=at,
-                ended_at_us=at,
-                model=model,
-                agent=agent,
-                task_id=f"texts/{i}",
-                success=True,
-                steps=[
-                    new_labeled_step(
-                        step_index=0, event_id=record["event_id"], reward=1.0, return_to_go=1.0, components=[]
-                    )
-                ],
-            )
-            self._producer.send(GOVERNED_STEPS, name, record)
-            self._producer.send(LABELED_TRAJECTORIES, name, label)
+            self._send_answer(model, agent, f"texts/{i}", f"Question {i}?", response, success=True, sampling=sampling)
         self._producer.flush(TIMEOUT_S)
+
+    def _send_answer(
+        self,
+        model: str,
+        agent: str,
+        task_id: str,
+        question: str,
+        response: Message,
+        *,
+        success: bool,
+        **fields: Any,
+    ) -> None:
+        """Send a closed trajectory of one step, which answers a question: the governed step and its label.
+
+        `fields` are others of the step.
+        """
+        name, at = f"{model}-{task_id}", now_us()
+        common: Any = {"model": model, "agent": agent, "task_id": task_id}
+        record = step(
+            name,
+            0,
+            at,
+            messages=[new_message(role="user", content=question)],
+            response=response,
+            governed=new_governance(source_event_id=f"{name}/source", job="govern@1"),
+            **fields,
+            **common,
+        )
+        reward = float(success)
+        labelled = new_labeled_step(
+            step_index=0,
+            event_id=record["event_id"],
+            reward=reward,
+            return_to_go=reward,
+            components=[],
+            tool_calls=response["tool_calls"],
+        )
+        times: Any = {"occurred_at_us": at, "opened_at_us": at, "started_at_us": at, "ended_at_us": at}
+        label = trajectory(name, event_id=new_event_id(), success=success, steps=[labelled], **times, **common)
+        self._producer.send(GOVERNED_STEPS, name, record)
+        self._producer.send(LABELED_TRAJECTORIES, name, label)
 
     def decisions(self, model: str) -> list[Decision]:
         """Return the decisions about a model other than `hold`, in order, done or not."""
