@@ -147,6 +147,8 @@ def test_a_rollup_is_refreshed_within_seconds(client: Client) -> None:
     wait_until(lambda: client.query(query).result_rows == [(3, 3, 2)])
     failed = "SELECT view, exception FROM system.view_refreshes WHERE database = 'rollups' AND exception != ''"
     assert client.query(failed).result_rows == []
+    set_to = f"SELECT count() FROM system.tables WHERE position(create_table_query, 'EVERY {REFRESH_S} SECOND') > 0"
+    assert client.query(f"{set_to} AND database = 'rollups'").result_rows == [(len(ROLLUPS),)]
     wait_until(lambda: refresh_lag_s(client) <= 5 * REFRESH_S)  # every rollup, since the server's start at the latest
 
 

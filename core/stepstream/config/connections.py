@@ -118,8 +118,8 @@ class ClickHouseSettings(Section):
     key_location: str = setting("", "File of its key; empty: the certificate's file has it.")
     refresh_s: int = setting(
         10,
-        "Time between two refreshes of the tables by hour and day. Each costs an idle store some milliseconds of CPU a "
-        "table. Takes effect with `stepstream store migrate`.",
+        "Time between two refreshes of the tables by hour and day. Each costs an idle store up to a tenth of "
+        "a second of CPU a table. Takes effect with `stepstream store migrate`.",
         unit="s",
         ge=1,
         le=60,
