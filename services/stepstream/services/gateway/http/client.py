@@ -256,7 +256,8 @@ class HttpClient:
             return await self._session.request(
                 method,
                 _url(origin.url, path),
-                data=body,
+                # A ready payload: aiohttp would search its registry for one.
+                data=None if body is None else aiohttp.BytesPayload(body),
                 headers=CIMultiDict([(name.decode("latin-1"), _text(value)) for name, value in headers]),
                 allow_redirects=False,
                 proxy=origin.proxy,
