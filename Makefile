@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 AGENTS := .venv-agents
 BIN := $(VENV)/bin
-# Two for each of two cores: tests that start processes wait half of the time.
+# Two for each of two cores: with one, a core is idle while tests wait for processes; these two keep both busy.
 TEST_PROCESSES ?= 4
 # Minutes after which `make test` begins no more tests that are marked `repeats`. On 2 quiet cores it takes less.
 REPEATS_MINUTES ?= 45

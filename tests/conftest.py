@@ -59,7 +59,7 @@ TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mix unit tests among those that start processes and wait half of their time, so that no core is idle."""
+    """Mix unit tests among those that wait for processes, so that no core is idle."""
     places = file_places(list(dict.fromkeys(item.path.relative_to(TESTS) for item in items)))
     shared = shared_groups()
     items.sort(key=lambda item: (item.path not in shared, places[item.path.relative_to(TESTS)]))
