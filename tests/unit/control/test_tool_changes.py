@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from stepstream.services.control import acts
-from stepstream.services.control.scope import Serving
+from stepstream.services.control.history import DecisionLog, history_of
+from stepstream.services.control.scope import Serving, scope_of
 from stepstream.services.control.undo import undo_harness
+from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS
 from stepstream.topics.events import Decision, Harness, new_decision, new_harness, new_harness_tool
 from stepstream.versions import harnesses
 from stepstream.versions.rollouts import ModelVersions
@@ -131,3 +133,22 @@ def test_without_a_canary_one_record_does_it() -> None:
     disable = decision("disable", "tools", "get")
     [undone] = undo_harness(disable, versions)
     assert undone["state"] == "retired"
+
+
+def test_a_replaced_canary_keeps_the_lever_that_began_it() -> None:
+    versions: Versions = {}
+    log = DecisionLog()
+    target = add(versions, "proposed", instructions="Be very brief.")
+    for one in (
+        decision("canary", "skills", target),
+        decision("disable", "tools", "get"),
+        decision("disable", "tools", "put"),
+    ):
+        log.add(DECISIONS, one)
+        *made, act = acts.do(one, Serving(ModelVersions(), versions), 2)
+        versions.update({record.value["version"]: record.value for record in made})
+        log.add(DECISION_ACTS, act.value)
+    found = history_of(scope_of(one), log, Serving(ModelVersions(), versions), owns_weights=False).canary
+    assert found is not None
+    assert found.version != target
+    assert found.lever == "skills"

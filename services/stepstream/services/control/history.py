@@ -206,13 +206,23 @@ def _harness_canary(serving: Serving, done: Sequence[Past]) -> Canary | None:
         return None
     version = served.canary["version"]
     started = _newest(done, "canary", version)
+    origin = _canary_origin(serving, done, served.canary)
     return Canary(
-        "prompt" if started is None or started.lever is None else started.lever,
+        "prompt" if origin is None or origin.lever is None else origin.lever,
         version,
         "" if served.stable is None else served.stable["version"],
         served.canary["occurred_at_us"] if started is None else started.at_us,
         served.canary["share"],
     )
+
+
+def _canary_origin(serving: Serving, done: Sequence[Past], canary: Harness) -> Past | None:
+    """Return the decision that began a canary, also if changes of tools have replaced its version since."""
+    started = _newest(done, "canary", canary["version"])
+    if started is not None or canary["proposer"] != AUTHOR or not canary["parents"]:
+        return started
+    replaced = serving.harnesses.get(canary["parents"][0])
+    return None if replaced is None else _canary_origin(serving, done, replaced)
 
 
 def _weights_promotion(serving: Serving, done: Sequence[Past]) -> Promotion | None:
