@@ -1,9 +1,10 @@
 """Delete the rows of some persons from ClickHouse, in one pass over each table.
 
 Statements that change a table select rows by keys and event ids, not by the persons' names: ClickHouse stores the text
-of a mutation beside the data, and the names must not stay there. `ALTER … DELETE` rewrites compact parts without the
-rows. A lightweight `DELETE` hides those of wide parts by a mask; `remove_hidden` then rewrites the parts. Deletions
-fire no materialized views: they mark the hours, so that their rollups are computed again.
+of a mutation beside the data, and the names must not stay there. `ALTER … DELETE` rewrites each part with such rows
+once. A lightweight `DELETE`, which hides the rows by a mask until the parts are rewritten, takes a third more in all
+(docs/measured/store.md). Deletions fire no materialized views: they mark the hours, so that their rollups are computed
+again.
 """
 
 from collections import Counter
@@ -66,15 +67,11 @@ _ABOUT = "trajectory_id IN (SELECT name FROM about) AND (tenant, trajectory_id) 
 _PERSONS_OR_NAMELESS = f"""
 user IN (SELECT name FROM persons UNION ALL SELECT '') AND (({_PERSONS}) OR (user = '' AND {_ABOUT}))
 """
+# An erasure that an earlier release began may have hidden rows.
 _HIDDEN = """
 SELECT DISTINCT table FROM system.parts
 WHERE database = currentDatabase() AND active AND has_lightweight_delete AND table IN {tables:Array(String)}
 """
-_WIDE = """
-SELECT name FROM system.parts
-WHERE database = currentDatabase() AND active AND part_type = 'Wide' AND table = {table:String}
-"""
-_REWRITE = "ALTER TABLE {} DELETE WHERE {}"
 _Pair = tuple[str, str]
 _Key = tuple[Any, ...]
 
@@ -143,7 +140,9 @@ def delete_rows(client: Client, targets: Sequence[Target]) -> int:
 
 
 def remove_hidden(client: Client) -> None:
-    """Rewrite the parts with hidden rows. Old parts are gone from the disk after `old_parts_lifetime`.
+    """Rewrite the parts with rows that an earlier release hid.
+
+    Old parts are gone from the disk after `old_parts_lifetime`.
 
     Raises:
         ClickHouseError: the store is unavailable; run it again.
@@ -209,11 +208,11 @@ def _delete(client: Client, facts: _Facts, owners: Mapping[_Key, int], targets: 
     _mark(client, facts, hours)
     deleted = 0
     for table in facts.delete_from:
-        present, parts = _count(client, table, facts, owners)
+        present = _count(client, table, facts, owners)
         for number, target in enumerate(targets):
             target.counts.plan_rows(f"{table} by key", table, present[number])
         if present:
-            _remove(client, table, _conditions(facts, owners), parts)
+            _remove(client, table, _conditions(facts, owners))
         for target in targets:
             target.counts.rows_removed(f"{table} by key", table)
         deleted += present.total()
@@ -228,16 +227,14 @@ def _mark(client: Client, facts: _Facts, hours: Sequence[int]) -> None:
         client.insert("dirty_hours", marks, column_names=["of", "hour", "at"])
 
 
-def _count(client: Client, table: str, facts: _Facts, owners: Mapping[_Key, int]) -> tuple[Counter[int], set[str]]:
-    """Return the number of rows of each owner, and the names of their parts."""
+def _count(client: Client, table: str, facts: _Facts, owners: Mapping[_Key, int]) -> Counter[int]:
+    """Return the number of rows of each owner."""
     rows: Counter[int] = Counter()
-    parts: set[str] = set()
     for where in _conditions(facts, owners):
-        query = f"SELECT _part, {_columns(facts)}, count() FROM {table} WHERE {where} GROUP BY _part, "
-        for part, *key, present in client.query(query + ", ".join(facts.key)).result_rows:
+        query = f"SELECT {_columns(facts)}, count() FROM {table} WHERE {where} GROUP BY {', '.join(facts.key)}"
+        for *key, present in client.query(query).result_rows:
             rows[owners[tuple(key)]] += int(present)
-            parts.add(part)
-    return rows, parts
+    return rows
 
 
 def _columns(facts: _Facts) -> str:
@@ -245,28 +242,11 @@ def _columns(facts: _Facts) -> str:
     return ", ".join((tenant, f"toUnixTimestamp({time})", *others))
 
 
-def _remove(
-    client: Client,
-    table: str,
-    conditions: Iterable[str],
-    parts: Collection[str] | None = None,
-    parameters: Mapping[str, Any] | None = None,
-) -> None:
-    """Delete rows of which all parts are compact; otherwise hide them.
-
-    A lightweight `DELETE` adds a file to a wide part. It rewrites a compact one, which `remove_hidden` rewrites again.
-
-    Args:
-        client: client of the store.
-        table: table of the rows.
-        conditions: each selects some of them.
-        parts: parts that have such rows; None: any.
-        parameters: parameters of the conditions.
-    """
-    wide = {part for (part,) in client.query(_WIDE, parameters={"table": table}).result_rows}
-    statement = "DELETE FROM {} WHERE {}" if wide.intersection(wide if parts is None else parts) else _REWRITE
+def _remove(client: Client, table: str, conditions: Iterable[str], parameters: Mapping[str, Any] | None = None) -> None:
+    """Delete the rows for which one of the conditions holds; `parameters` are those of the conditions."""
     for where in conditions:
-        client.command(statement.format(table, where), parameters=dict(parameters or {}), settings=_MUTATION)
+        command = f"ALTER TABLE {table} DELETE WHERE {where}"
+        client.command(command, parameters=dict(parameters or {}), settings=_MUTATION)
 
 
 def _conditions(facts: _Facts, keys: Iterable[_Key]) -> Iterator[str]:
