@@ -70,6 +70,12 @@ async def test_a_page_of_another_origin_is_refused(origin: str) -> None:
     assert await status_of({"host": "127.0.0.1:8080", "origin": origin}) == 403
 
 
+@pytest.mark.parametrize("host", [{"host": "127.0.0.1:8080"}, {}])
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null"])
+async def test_an_origin_that_names_no_site_is_refused(origin: str, host: dict[str, str]) -> None:
+    assert await status_of({**host, "origin": origin}) == 403
+
+
 async def test_pages_of_the_service_and_of_the_settings_are_permitted() -> None:
     assert await status_of({"host": "127.0.0.1:8080", "origin": "http://127.0.0.1:8080"}) == 200
     origin = "https://app.example.com"

@@ -50,7 +50,8 @@ class SameSite:
     def _check(self, host: str, origin: str) -> str | None:
         if host and not is_permitted_host(host, self._hosts):
             return f"Host {host[:200]} is not a name of this service: add it to http.allowed_hosts\n"
-        if origin and urlsplit(origin).netloc.lower() != host.lower() and origin.lower() not in self._origins:
+        is_same = bool(host) and _netloc(origin).lower() == host.lower()
+        if origin and not is_same and origin.lower() not in self._origins:
             return f"Origin {origin[:200]} is another site: add it to http.allowed_origins if its pages may call\n"
         return None
 
@@ -76,3 +77,11 @@ def is_permitted_host(host: str, permitted: Sequence[str] = ()) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _netloc(origin: str) -> str:
+    """Return host and port of an origin; empty: it is malformed, or opaque as `null`."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
