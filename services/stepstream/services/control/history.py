@@ -22,7 +22,7 @@ from stepstream.services.control.scope import Scope, Serving, scope_of
 from stepstream.services.control.signatures import TrustedKeys
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.events import Approval, Decision, DecisionAct, Harness
-from stepstream.versions.harnesses import served_harnesses
+from stepstream.versions.harnesses import lineage, served_harnesses
 
 AUTHOR = "control plane"
 """Author of the records that the controller writes."""
@@ -218,11 +218,11 @@ def _harness_canary(serving: Serving, done: Sequence[Past]) -> Canary | None:
 
 def _canary_origin(serving: Serving, done: Sequence[Past], canary: Harness) -> Past | None:
     """Return the decision that began a canary, also if changes of tools have replaced its version since."""
-    started = _newest(done, "canary", canary["version"])
-    if started is not None or canary["proposer"] != AUTHOR or not canary["parents"]:
-        return started
-    replaced = serving.harnesses.get(canary["parents"][0])
-    return None if replaced is None else _canary_origin(serving, done, replaced)
+    for version in lineage(serving.harnesses, canary["version"]):
+        started = _newest(done, "canary", version["version"])
+        if started is not None or version["proposer"] != AUTHOR:
+            return started
+    return None
 
 
 def _weights_promotion(serving: Serving, done: Sequence[Past]) -> Promotion | None:
