@@ -2,7 +2,8 @@
 
 It calls the gateway with the stock OpenAI client and lets it apply the agent's harness. It reads the state of the world
 from a file, again and again, until SIGTERM. Production tasks are attempted once, without consent to train; while the
-world says so, training tasks are attempted by groups, with consent.
+world says so, training tasks are attempted by groups, with consent. It shares two cores with the whole stack, so it
+sends and reads JSON instead of the client's models, over aiohttp.
 """
 
 import argparse
@@ -15,7 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openai import APIError, AsyncOpenAI
+import orjson
+import uvloop
+from httpx2 import Response
+from openai import APIError, AsyncOpenAI, DefaultAioHttpClient
 
 from stepstream.demo.control.world import FAMILIES, TOOLS, World, task_of
 from stepstream.demo.control.world_file import read_world
@@ -36,8 +40,10 @@ class Desk:
     """All agents of the fleet. Create it inside the event loop."""
 
     def __init__(self, url: str, model: str, agent: str, world_file: Path, seed: int, group_size: int) -> None:
-        self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
-        self._model, self._agent, self._group_size = model, agent, group_size
+        client = DefaultAioHttpClient()
+        self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, http_client=client)
+        self._request = {"model": model, "tools": TOOLS, "max_tokens": 16}
+        self._agent, self._group_size = agent, group_size
         self._file, self._world, self._read_at = world_file, World(), 0.0
         self._random = random.Random(f"desk/{seed}")
         self._seed, self._number = seed, 0
@@ -96,26 +102,19 @@ class Desk:
         failures: list[dict[str, Any]] = []
         steps, text = 0, ""
         while steps < MAX_STEPS:
-            reply = await self._client.chat.completions.create(
-                model=self._model,
-                messages=messages,
-                tools=TOOLS,  # type: ignore[arg-type]
-                max_tokens=16,
-                extra_headers=headers | {"x-stepstream-step": str(steps)},
-            )
+            message = await self._complete(messages, headers | {"x-stepstream-step": str(steps)})
             steps += 1
-            message = reply.choices[0].message
-            if not message.tool_calls:
-                text = message.content or ""
+            if not message.get("tool_calls"):
+                text = message.get("content", "")
                 break
-            messages.append(message.model_dump(exclude_none=True))
-            for call in message.tool_calls:
-                assert call.type == "function"
-                result = task.call(call.function.name, tool_input(call.function.arguments), self._current_world())
+            messages.append(message)
+            for call in message["tool_calls"]:
+                function = call["function"]
+                result = task.call(function["name"], tool_input(function["arguments"]), self._current_world())
                 content = "?" if result.error else result.text
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
                 if result.error:
-                    failure = {"name": "tool_error", "tool_call_id": call.id, "category": result.text}
+                    failure = {"name": "tool_error", "tool_call_id": call["id"], "category": result.text}
                     failures.append({"trajectory_id": trajectory, "source": "environment", **failure})
         outcome = {
             "trajectory_id": trajectory,
@@ -130,6 +129,19 @@ class Desk:
         await self._client.post(
             "/feedback", cast_to=object, body=[*failures, thanks, outcome], options={"headers": consent}
         )
+
+    async def _complete(self, messages: list[Any], headers: dict[str, str]) -> dict[str, Any]:
+        """Return the message that the model answers, without fields that are null.
+
+        Raises:
+            APIError: the gateway rejects the call, or does not answer.
+        """
+        content = orjson.dumps(self._request | {"messages": messages})
+        reply = await self._client.post(
+            "/chat/completions", content=content, cast_to=Response, options={"headers": headers}
+        )
+        message: dict[str, Any] = orjson.loads(reply.content)["choices"][0]["message"]
+        return {name: value for name, value in message.items() if value is not None}
 
 
 async def main(arguments: argparse.Namespace) -> None:
@@ -147,4 +159,4 @@ if __name__ == "__main__":
     parser.add_argument("--world", type=Path, required=True)
     for option, default in (("seed", 0), ("group-size", 8), ("concurrency", 24)):
         parser.add_argument(f"--{option}", type=int, default=default)
-    asyncio.run(main(parser.parse_args()))
+    uvloop.run(main(parser.parse_args()))

@@ -42,7 +42,7 @@ LONGEST_MEASURE = 8
 class Pace:
     """Times of a run, in seconds."""
 
-    measure_s: float = 30.0
+    measure_s: float = 20.0
     """Length of the first and the last measurement, with `MEASURED` trajectories or more."""
     stretch_s: float = 70.0
     """Longest time for the answer to an event."""
