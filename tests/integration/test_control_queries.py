@@ -90,6 +90,27 @@ def test_outcomes_are_in_order_of_assignment_with_cluster_family_and_failure(
     assert len(promoted.outcomes) == 3
 
 
+def test_only_roots_that_began_in_the_range_are_open(queries: StoreQueries, view_client: Client) -> None:
+    about = {"tenant": TENANT, "agent": "a", "model": "m", "split": "train", "track": "stable"}
+    for number, (name, index, minutes, parent) in enumerate(
+        (
+            ("open", 0, 1, ""),
+            ("open", 1, 9, ""),
+            ("closed", 0, -70, ""),
+            ("closed", 1, 8, ""),
+            ("child", 0, 2, "open"),
+            ("long", 0, -70, ""),
+            ("long", 1, 7, ""),
+        )
+    ):
+        at = AT + timedelta(minutes=minutes)
+        step = {"trajectory_id": name, "step_index": index, "occurred_at": at, "source_key": number, "tenant": TENANT}
+        plant(view_client, "steps", [about | step])
+        plant(view_client, "step_contents", [step | {"parent_trajectory_id": parent}])
+    plant(view_client, "trajectories", [served("closed", True, -70)])
+    assert [(one.trajectory_id, one.success) for one in ask(queries).outcomes] == [("open", None)]
+
+
 def test_groups_and_staleness_are_counted(queries: StoreQueries, view_client: Client) -> None:
     groups = {"g1": (True, False), "g2": (True, True), "g3": (False,)}
     plant(

@@ -59,6 +59,7 @@ FROM trajectories FINAL
 WHERE {_OF_SCOPE}{_SINCE} AND outcome IS NOT NULL
 ORDER BY opened_at DESC, trajectory_id DESC LIMIT {_MOST_OUTCOMES}
 """
+# One that began before the range is not assigned in it, and its closed row is not in the range either.
 _OPEN = f"""
 SELECT toUnixTimestamp64Micro(min(occurred_at)) AS opened_us, trajectory_id, any(track), any(harness_version),
     multiIf(any(group_id) != '', concat('g:', any(group_id)), any(user) != '',
@@ -69,8 +70,10 @@ WHERE tenant = {{tenant:String}} AND agent = {{agent:String}} AND model = {{mode
     AND occurred_at >= fromUnixTimestamp64Micro({{since:Int64}})
     AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories WHERE tenant = {{tenant:String}}
         AND opened_at >= fromUnixTimestamp64Micro({{since:Int64}}))
+    AND trajectory_id NOT IN (SELECT trajectory_id FROM step_contents WHERE tenant = {{tenant:String}}
+        AND occurred_at >= fromUnixTimestamp64Micro({{since:Int64}}) AND parent_trajectory_id != '')
 GROUP BY trajectory_id
-HAVING max(occurred_at) >= fromUnixTimestamp64Micro({{idle:Int64}})
+HAVING min(step_index) = 0 AND max(occurred_at) >= fromUnixTimestamp64Micro({{idle:Int64}})
 LIMIT {_MOST_OUTCOMES}
 """
 _BEFORE = f"""
