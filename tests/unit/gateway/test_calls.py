@@ -1,8 +1,10 @@
 """Every call, even with malformed input, is answered to its end and recorded once, as a step that `govern` accepts."""
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,7 +38,8 @@ from stepstream.services.gateway.tracks import TrackChooser
 from stepstream.services.gateway.worker_pool import Upstream
 from stepstream.services.http_server import CONNECTION
 
-NO_FILES = StepIndexFile(), EndingFile(), CarriedCalls()
+NO_FILES = StepIndexFile(), EndingFile()
+RESPONSE_ID = "chatcmpl-0123456789abcdef"
 
 ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type": "text", "text": "a"}]]
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -147,7 +150,13 @@ class Stub:
             self.steps.append(event.record)
 
 
-def call(stub: Any, saved_responses: SavedResponses, protocol: ModelProtocol, request: dict[str, Any]) -> None:
+def call(
+    stub: Any,
+    saved_responses: SavedResponses,
+    protocol: ModelProtocol,
+    request: dict[str, Any],
+    carried: CarriedCalls | None = None,
+) -> None:
     """Handle one call, in trajectory `t`."""
     body = orjson.dumps(request | {"model": "m"})
     handler = CallHandler(
@@ -158,6 +167,7 @@ def call(stub: Any, saved_responses: SavedResponses, protocol: ModelProtocol, re
         Metrics(),
         "test/1",
         *NO_FILES,
+        carried or CarriedCalls(),
         saved_responses,
         TrackChooser({}),
         HarnessChooser(HarnessRecords()),
@@ -223,6 +233,33 @@ def test_what_the_caller_forbids_to_store_is_not_stored(store: EncryptedStore, s
     assert saved == []
     call(stub, SavedResponses(store), RESPONSES, {"input": "q", "stream": stream})
     assert saved
+
+
+@pytest.mark.parametrize("protocol", [CHAT, RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_is_named_by_the_response_id_that_the_caller_got(
+    protocol: ModelProtocol,
+    native: bool,
+    stream: bool,
+    store: EncryptedStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for reply in (*REPLIES.values(), EVENTS["chat"][0]):
+        monkeypatch.setitem(reply, "id", RESPONSE_ID)
+    second = [{"index": 1, "message": MESSAGE, "delta": MESSAGE, "finish_reason": "stop"}]
+    monkeypatch.setitem(REPLIES["chat"], "choices", REPLIES["chat"]["choices"] + second)
+    monkeypatch.setitem(EVENTS["chat"][1], "choices", EVENTS["chat"][1]["choices"] + second)
+    stub: Any = Stub(cast(Random, SimpleNamespace(random=lambda: 0.4)), protocol.name if native else "chat")
+    with closing(CarriedCalls(tmp_path)) as carried:
+        call(stub, SavedResponses(store), protocol, REQUESTS[protocol.name] | {"input": "q", "stream": stream}, carried)
+        received = b"".join(message.get("body", b"") for message in stub.sent).decode()
+        [name] = set(re.findall(r'"id":"((?:resp_|chatcmpl-)[^"]+)"', received))
+        *alternatives, step = stub.steps
+        assert carried.find("default", [f"response:{name}"]) == ("t", step["step_index"])
+    assert step["call_ids"] == [f"response:{name}"]
+    assert [each["call_ids"] for each in alternatives] == ([[]] if stub.speaks == ("chat",) else [])
 
 
 @pytest.mark.parametrize("protocol", [RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)

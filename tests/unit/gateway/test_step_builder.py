@@ -56,6 +56,18 @@ def answer_with(prompt: list[int], response: list[int], text: str = "x", **field
     return Answer(**(values | fields))
 
 
+@pytest.mark.parametrize("continues_by_id", [False, True])
+def test_only_a_protocol_that_continues_by_id_can_continue_from_a_response_id(continues_by_id: bool) -> None:
+    cache, identity = new_cache(), identity_of()
+    conversation = CHAT.read({"model": "m", "messages": [{"role": "user", "content": "q"}]})
+    prompt = prompt_of(conversation.messages)
+    call = Call(identity, conversation, prompt, cache.place("default", "t", None, prompt), "e", 1)
+    answer = answer_with([1], [2], response_id="chatcmpl-0123456789abcdef")
+    step = build_step(cache, call, answer, Timing(1.0), "gateway/0", continues_by_id=continues_by_id)
+    assert step["call_ids"] == [f"response:{answer.response_id}"]
+    assert (cache.step_of_response("default", answer.response_id) is not None) == continues_by_id
+
+
 def test_a_call_of_a_tool_that_was_not_offered_is_marked_and_still_recognised() -> None:
     cache = new_cache()
     question = {"role": "user", "content": "q"}

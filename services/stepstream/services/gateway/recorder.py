@@ -89,8 +89,6 @@ class Recorder:
             alternative.response_id = ""  # the id names the first answer
             self._record_answer(plan, number, alternative, timing, publish)
             self._metrics.alternatives.inc()
-        if plan.protocol.name != "responses":
-            answer.response_id = ""  # no other protocol continues by id
         # The first answer comes last: of equal answers, later calls continue from the newest.
         self._record_answer(plan, 0, answer, timing, publish)
         self._metrics.count_call(answer.error)
@@ -106,7 +104,8 @@ class Recorder:
             plan.call.track = plan.route.track
             call = branch_call(self._contexts, plan.call, number) if number else plan.call
             identity, position = call.identity, call.position
-            step = build_step(self._contexts, call, answer, timing, self._producer)
+            continues_by_id = plan.protocol.name == "responses"
+            step = build_step(self._contexts, call, answer, timing, self._producer, continues_by_id=continues_by_id)
             if not number and answer.usage_prompt_tokens is not None and answer.usage_response_tokens is not None:
                 step["cost_usd"] = self._counts.prices.cost_usd(
                     call.conversation.model, answer.usage_prompt_tokens, answer.usage_response_tokens

@@ -70,7 +70,9 @@ class SampledTokens:
     mask: SamplingMask | None = None
 
 
-def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timing, producer: str) -> Step:
+def build_step(
+    contexts: ContextCache, call: Call, answer: Answer, timing: Timing, producer: str, *, continues_by_id: bool = False
+) -> Step:
     """Return the step to publish, and add it to its trajectory in the cache.
 
     Args:
@@ -79,6 +81,7 @@ def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timin
         answer: the answer; one with an error is recorded without tokens.
         timing: durations of the call.
         producer: program that writes the event, as `gateway/0.1.0`.
+        continues_by_id: True if a later call may continue from the answer by its response id.
     """
     identity, position, prompt, conversation = call.identity, call.position, call.prompt, call.conversation
     model = conversation.model or answer.model
@@ -93,7 +96,7 @@ def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timin
         answer.message if answer.error is None else None,
         packed_prompt,
         packed_response,
-        answer.response_id,
+        answer.response_id if continues_by_id else "",
         tools_hash,
         conversation.model,
     )
