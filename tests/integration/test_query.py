@@ -49,6 +49,9 @@ def test_query_groups_by_other_dimensions(planted: Settings) -> None:
     found = json.loads(query(planted, "pass_rates", "--by", "day", "--format", "json").stdout)
     assert {row["day"] for row in found} == {"2026-11-20"}
     assert "agent" not in found[0]
+    families = query(planted, "pass_rates", "--by", "task_family", "--format", "json", "--limit", "1")
+    (family,) = json.loads(families.stdout)
+    assert family["pass_at_k_low"] <= family["pass_at_k"] <= family["pass_at_k_high"]
     refused = query(planted, "pass_rates", "--by", "colour")
     assert refused.status == 2
     assert "cannot be grouped by colour" in refused.stderr

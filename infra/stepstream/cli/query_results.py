@@ -16,7 +16,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from stepstream.cli.query_intervals import INTERVALS
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import connect
-from stepstream.jobs.clickhouse.views import DIMENSIONS, View, view
+from stepstream.jobs.clickhouse.views import DIMENSIONS, View, ViewError, view
 
 _SECONDS = 120
 """Longest time of a query."""
@@ -72,7 +72,7 @@ def rows(settings: Settings, statement: Statement, limit: int) -> Table:
     """Return at most `limit` rows.
 
     Raises:
-        ClickException: the store rejects the query.
+        ClickException: the store rejects the query, or the view has no intervals at this grain.
     """
     with _reader(settings, limit) as client:
         found = client.query(statement.sql, parameters=statement.parameters)
@@ -87,7 +87,10 @@ def _with_intervals(settings: Settings, table: Table, statement: Statement) -> T
             return list(client.query(sql, parameters=statement.parameters).named_results())
 
     objects = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    extended = INTERVALS[statement.view](objects, statement.grain, read)
+    try:
+        extended = INTERVALS[statement.view](objects, statement.grain, read)
+    except ViewError as error:
+        raise click.ClickException(f"no intervals of {statement.view} at this grain: {error}") from None
     if not extended:
         return table
     return Table(tuple(extended[0]), [tuple(row.values()) for row in extended], table.is_cut)
