@@ -42,6 +42,7 @@ class SlotFile:
         self._value_bytes = value_bytes
         self._slot_bytes = value_bytes + _TAG_BYTES + _TIME.size
         self._bucket_bytes = _WAYS * self._slot_bytes
+        self._times = struct.Struct("<" + f"{value_bytes + _TAG_BYTES}xI" * _WAYS)
         self._buckets = slots // _WAYS
         self._fd = -1
         self._has_slots = False
@@ -130,15 +131,14 @@ class SlotFile:
 
     def _find(self, bucket: bytes, tag: bytes) -> tuple[int, bytes | None]:
         """Return the offset and value of a tag's slot; without one, the offset of the slot to overwrite and None."""
-        oldest_offset, oldest_s = 0, 1 << 33
-        for offset in range(0, len(bucket) - self._slot_bytes + 1, self._slot_bytes):
-            end = offset + _TAG_BYTES + self._value_bytes
-            if bucket.startswith(tag, offset):
-                return offset, bucket[offset + _TAG_BYTES : end]
-            [written_s] = _TIME.unpack_from(bucket, end)
-            if written_s < oldest_s:
-                oldest_offset, oldest_s = offset, written_s
-        return oldest_offset, None
+        offset = bucket.find(tag)
+        while offset >= 0:
+            start = offset + _TAG_BYTES
+            if offset % self._slot_bytes == 0:
+                return offset, bucket[start : start + self._value_bytes]
+            offset = bucket.find(tag, offset + 1)  # a value contained the tag
+        written_s = self._times.unpack(bucket.ljust(self._bucket_bytes, b"\0"))
+        return written_s.index(min(written_s)) * self._slot_bytes, None
 
     def _warn(self, error: OSError) -> None:
         now = time.monotonic()
