@@ -269,7 +269,8 @@ class CallPlanner:
         if not target.plain_logprobs:  # a provider
             return Route(model)
         attempts = None if harness is None else harness["attempts"]
-        return Route(model, trajectory.id, trajectory.worker, self._tracks.choose(trajectory, model), attempts=attempts)
+        track, canary = self._tracks.choose(trajectory, model)
+        return Route(model, trajectory.id, trajectory.worker, track, canary, attempts=attempts)
 
     def _set_parent_step(self, identity: Identity) -> None:
         """Fill in the parent's step of a sub-agent that names only the parent: its newest step, if known."""

@@ -20,7 +20,7 @@ from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, model_o
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.saved_responses import SavedResponses
-from stepstream.services.gateway.context.tree import Endings, StepIndices
+from stepstream.services.gateway.context.tree import AnsweredTrack, Endings, StepIndices
 from stepstream.services.gateway.errors import GatewayError, MalformedResponse, Overloaded, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.fallbacks import send_call
 from stepstream.services.gateway.harness import HarnessChooser
@@ -179,7 +179,8 @@ class CallHandler:
         if route.served_name:
             plan.requested = replace(plan.requested, model=route.model)
         if route.preferred:
-            trajectory.worker, trajectory.track = route.preferred, route.track
+            trajectory.worker = route.preferred
+            trajectory.track = AnsweredTrack(route.model, route.track, route.canary_version)
             if status < 400:  # a model's name that no worker knows must not become a label
                 self._metrics.count_track(route.model, route.track)
 

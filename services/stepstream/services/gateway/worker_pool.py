@@ -79,6 +79,8 @@ class Route:
     preferred: str = ""
     """Address of the worker that answered the trajectory's step before; empty: unknown. After the call, of this one."""
     track: Track = "stable"
+    canary_version: int | None = None
+    """The model's canary when the track was chosen; None: there was none."""
     served_name: str = ""
     """Name of the model at the worker that answered, if that is another."""
     attempts: int | None = None

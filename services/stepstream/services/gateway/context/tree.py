@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import orjson
 
@@ -108,6 +108,15 @@ class CachedStep:
         return freed
 
 
+class AnsweredTrack(NamedTuple):
+    """The track of the call of a trajectory that a worker answered last."""
+
+    model: str
+    track: Track
+    canary_version: int | None
+    """The model's canary when the track was chosen; None: there was none."""
+
+
 @dataclass(slots=True, eq=False)
 class Trajectory:
     """One trajectory in the cache."""
@@ -134,8 +143,8 @@ class Trajectory:
     response_ids: list[str] = field(default_factory=list)
     worker: str = ""
     """Address of the inference worker that answered last, which has the prefix in its cache; empty: none."""
-    track: Track | None = None
-    """Track of its steps; None: no worker has answered yet."""
+    track: AnsweredTrack | None = None
+    """None: no worker has answered yet."""
     harness: str | None = None
     """Harness version of its newest call that opted in, empty if unchanged; None: no call has opted in."""
     started_us: int = 0
