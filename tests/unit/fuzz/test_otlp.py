@@ -1,6 +1,7 @@
 """Fuzz OTLP: every export becomes valid records, is refused, or waits for the rest of its trace."""
 
 import random
+import zlib
 from typing import Any
 
 import orjson
@@ -23,6 +24,8 @@ from stepstream.topics.codec import Codec
 
 DEFAULTS = Defaults("shop", "analyse", "agent")
 LARGEST_BODY = 100_000
+BOMB = zlib.compress(bytes(10 * LARGEST_BODY))
+"""A body of 1 KB that decompresses to ten times what is allowed."""
 
 
 def test_otlp_takes_any_export() -> None:
@@ -48,7 +51,11 @@ def test_otlp_takes_any_export() -> None:
             path, raw = rng.choice(bodies)
             body, kind = mutated_bytes(raw, rng), wire.PROTOBUF
         try:
-            result = take(intake, path, wire.inflate(body, "identity", LARGEST_BODY), kind)
+            if rng.random() < 0.1:
+                compressed = mutated_bytes(rng.choice((BOMB, zlib.compress(body, 1))), rng)
+                body = wire.inflate(compressed, rng.choice(("gzip", "deflate", "br")), LARGEST_BODY)
+                assert len(body) <= LARGEST_BODY
+            result = take(intake, path, body, kind)
         except GatewayError as error:
             refused(error)
             wire.error_body(error, kind)

@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +24,7 @@ from stepstream.config import Settings, load
 from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.services.gateway.errors import Forbidden
 from stepstream.services.gateway.grant import ANYTHING, Grant
+from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import AssembledRecord
 from stepstream.services.gateway.otlp.receiver import GrantOf, OtlpReceiver
 
@@ -190,6 +193,51 @@ async def test_an_unreadable_request_is_rejected_with_a_reason(
     else:
         assert reply.body[0] == 0x08  # a google.rpc.Status: its code
         assert partial.encode() in reply.body
+
+
+async def test_compressed_bodies_are_inflated_one_at_a_time_and_never_on_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, most, on_the_loop = 0, 0, False
+    inflate = wire.inflate
+
+    def observed(body: bytes, encoding: str, max_bytes: int) -> bytes:
+        nonlocal running, most, on_the_loop
+        on_the_loop = on_the_loop or threading.current_thread() is threading.main_thread()
+        running += 1
+        most = max(most, running)
+        time.sleep(0.005)
+        running -= 1
+        return inflate(body, encoding, max_bytes)
+
+    monkeypatch.setattr(wire, "inflate", observed)
+    otlp = receiver(Kafka(), with_settings(load({}), otlp={"max_body_mb": 1}))
+    headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
+    bomb = gzip.compress(bytes(2**21))
+    assert len(bomb) < 4096
+    replies = await asyncio.gather(*[post(otlp, "/v1/traces", headers, bomb) for _ in range(5)])
+    assert [reply.status for reply in replies] == [413] * 5
+    assert (most, on_the_loop) == (1, False)
+
+
+async def test_decompressed_bodies_that_wait_for_kafka_have_a_limit() -> None:
+    acknowledged = asyncio.Event()
+
+    class SlowKafka(Kafka):
+        async def deliver(self, events: Sequence[AssembledRecord], timeout_s: float) -> None:
+            await acknowledged.wait()
+            await super().deliver(events, timeout_s)
+
+    otlp = receiver(SlowKafka(), with_settings(load({}), http={"bodies_mb": 2}))
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    body = gzip.compress(b"{}" + b" " * (2**20 - 2))
+    waiting = [asyncio.create_task(post(otlp, "/v1/traces", headers, body)) for _ in range(3)]
+    [first, *_], _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    refused = await first
+    assert (refused.status, refused.headers[b"retry-after"]) == (503, b"2")
+    acknowledged.set()
+    assert sorted([(await each).status for each in waiting]) == [200, 200, 503]
+    assert (await post(otlp, "/v1/traces", headers, body)).status == 200
 
 
 async def test_a_faulty_span_is_rejected_alone() -> None:

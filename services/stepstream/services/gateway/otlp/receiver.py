@@ -34,8 +34,6 @@ from stepstream.topics.ids import new_event_id, now_us
 log = logging.getLogger(__name__)
 
 PATHS = ("/v1/traces", "/v1/logs")
-LONG_BYTES = 64 * 1024
-"""Longer compressed bodies are inflated in a thread, which frees the interpreter meanwhile."""
 RETRY_AFTER = (b"retry-after", b"2")
 _topic_of = attrgetter("topic")
 
@@ -60,6 +58,13 @@ class NotAcknowledged(GatewayError):
 
     status = 503
     type = "not_acknowledged"
+
+
+class BodiesTooLarge(GatewayError):
+    """The decompressed requests that wait for Kafka fill `http.bodies_mb`; exporters retry this one."""
+
+    status = 503
+    type = "server_error"
 
 
 class Metrics:
@@ -97,6 +102,8 @@ class OtlpReceiver:
         self._open = OpenTraces(settings, self._codec, self._records, settings.gateway.agent)
         self._intake = Intake(self._assembler, PlainStepWriter(producer, span_index), producer, self._open.is_open)
         self._max_body_bytes = settings.otlp.max_body_mb * 1_048_576
+        self._max_inflated_bytes = settings.http.bodies_mb * 1_048_576
+        self._inflated_bytes = 0
 
     def start(self) -> None:
         """Start to publish open traces."""
@@ -122,19 +129,7 @@ class OtlpReceiver:
         try:
             headers = wire.headers_of(scope["headers"])
             kind = headers.content_type
-            defaults = self._defaults(scope)
-            body = await read_body(receive)
-            if headers.encoding not in ("identity", "") and len(body) > LONG_BYTES:
-                body = await asyncio.to_thread(wire.inflate, body, headers.encoding, self._max_body_bytes)
-            else:
-                body = wire.inflate(body, headers.encoding, self._max_body_bytes)
-            async with self._turn:
-                result = await in_slices(self._read(signal, body, kind, defaults), self._lock)
-            try:
-                for reason in await self._deliver(result.records, self._settings.otlp.acknowledge_s):
-                    result.reject(reason)
-            except NotDelivered as error:
-                raise NotAcknowledged(f"Kafka has not acknowledged the request, send it again: {error}") from error
+            result = await self._take(signal, headers, self._defaults(scope), receive)
         except Disconnected:
             return
         except GatewayError as error:
@@ -146,6 +141,36 @@ class OtlpReceiver:
         self._count(signal, result)
         reply = wire.success_body(signal, kind, result.rejected, result.reason)
         await respond(send, 200, reply, [(b"content-type", kind.encode())])
+
+    async def _take(self, signal: Signal, headers: wire.Headers, defaults: Defaults, receive: Receive) -> IntakeResult:
+        """Read a request and deliver its records; return the result with all rejected items.
+
+        Raises:
+            GatewayError: the request is refused as a whole.
+            Disconnected: the exporter disconnected.
+        """
+        body = await read_body(receive)
+        inflated = 0
+        try:
+            async with self._turn:
+                if headers.is_compressed:  # in the turn and in a thread: a small body may become a very large one
+                    body = await asyncio.to_thread(wire.inflate, body, headers.encoding, self._max_body_bytes)
+                    inflated = self._hold(len(body))
+                result = await in_slices(self._read(signal, body, headers.content_type, defaults), self._lock)
+            for reason in await self._deliver(result.records, self._settings.otlp.acknowledge_s):
+                result.reject(reason)
+        except NotDelivered as error:
+            raise NotAcknowledged(f"Kafka has not acknowledged the request, send it again: {error}") from error
+        finally:
+            self._inflated_bytes -= inflated
+        return result
+
+    def _hold(self, size: int) -> int:
+        """Count the bytes of a decompressed body, which the server does not count, and return them."""
+        if self._inflated_bytes + size > self._max_inflated_bytes:
+            raise BodiesTooLarge("the server holds too many large requests; try again later")
+        self._inflated_bytes += size
+        return size
 
     def _read(self, signal: Signal, body: bytes, kind: str, defaults: Defaults) -> Work[IntakeResult]:
         if signal == "traces":

@@ -127,6 +127,11 @@ class Headers(NamedTuple):
     content_type: str
     encoding: str
 
+    @property
+    def is_compressed(self) -> bool:
+        """True if the body must go through `inflate`, which refuses unknown encodings."""
+        return self.encoding not in ("identity", "")
+
 
 def headers_of(raw: list[tuple[bytes, bytes]]) -> Headers:
     """Return a body's content type and encoding.
@@ -149,12 +154,10 @@ def inflate(body: bytes, encoding: str, max_bytes: int) -> bytes:
     """Return the decompressed body.
 
     Raises:
-        Unsupported: OTLP has no such encoding.
+        Unsupported: OTLP has no such encoding of compressed bodies.
         BadRequest: the body is not compressed as declared.
         TooLarge: it exceeds `max_bytes` bytes.
     """
-    if encoding in ("identity", ""):
-        return body
     if encoding not in ("gzip", "deflate"):
         raise Unsupported(f"content-encoding must be gzip, deflate or identity, not '{encoding}'")
     engine = zlib.decompressobj(_GZIP_OR_ZLIB)
