@@ -167,6 +167,9 @@ def test_an_endpoint_admits_its_role_and_those_above() -> None:
     assert [status(name, **action) for name in cookies] == [403, 403, 403, 403]
     assert [status(name, tokens["viewer"], **action) for name in cookies] == [403, 403, 403, 403]
     assert [status(name, tokens[name], **action) for name in cookies] == [403, 200, 200, 200]
+    assert [status(name, tokens[name] + "é", **action) for name in cookies] == [403, 403, 403, 403]
+    with pytest.raises(Refused):  # a login also carries a token
+        console.gate.check_token(console.request(token="é"))
 
 
 def test_the_cookie_is_hardened() -> None:
