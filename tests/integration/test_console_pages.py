@@ -191,7 +191,8 @@ def test_a_release_is_a_decision_of_the_person(ask: Callable[..., Any], services
         "ada",
         "default",
     )
-    wrong: list[dict[str, Any]] = [{}, *({"trajectory_ids": ids} for ids in ([], ["nobody"], "x"))]
+    refused = ([], ["nobody"], ["left"], ["hostile", "left"], "x")  # nobody holds `left`
+    wrong: list[dict[str, Any]] = [{}, *({"trajectory_ids": ids} for ids in refused)]
     for body in wrong:
         with pytest.raises(BadRequest):
             ask(release, OF_DEFAULT, body)

@@ -35,7 +35,7 @@ WHERE {TENANT} AND arrayExists(reason -> startsWith(reason, {{reason:String}}), 
 ORDER BY ended_at DESC, trajectory_id LIMIT 200
 """
 _HELD = f"""
-SELECT count() AS held FROM trajectories FINAL
+SELECT uniqExact(trajectory_id) AS held FROM quarantine
 WHERE {TENANT} AND tenant = {{of:String}} AND trajectory_id IN {{ids:Array(String)}}
 """
 
@@ -73,7 +73,7 @@ def release(call: Call) -> Done:
     [known] = call.query(_HELD, fresh_s=0.0, of=tenant, ids=ids)
     if known["held"] != len(ids):
         raise BadRequest(
-            f"tenant {tenant} has only {known['held']} of these {len(ids)} trajectories: load the page again"
+            f"tenant {tenant} holds only {known['held']} of these {len(ids)} trajectories: load the page again"
         )
     for trajectory_id in ids:
         decision = new_curation(
