@@ -11,14 +11,16 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from api_key_records import new_counts
+from api_key_records import key_grant, new_counts
 from fold_harness import LocalCodec
 from harness_records import HarnessRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.config import load
+from stepstream.config import ModelPriceSettings, load
+from stepstream.core.prices import Prices
 from stepstream.jobs.governance.validation import check_step
+from stepstream.services.gateway.api_keys import ApiKeys
 from stepstream.services.gateway.calls import CallHandler
 from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.encrypted_store import EncryptedStore
@@ -98,7 +100,7 @@ def corrupt(value: Any, random: Random) -> Any:
 class Stub:
     """Everything around the handler: an upstream with odd answers, API keys, and a publisher."""
 
-    name, gives_tokens, plain_logprobs, fallbacks = "odd", True, False, ()
+    name, gives_tokens, plain_logprobs, fallbacks, account_ids = "odd", True, False, (), None
 
     def __init__(self, random: Random, speaks: str) -> None:
         self.random, self.speaks = random, (speaks,)
@@ -156,6 +158,7 @@ def call(
     protocol: ModelProtocol,
     request: dict[str, Any],
     carried: CarriedCalls | None = None,
+    harnesses: HarnessChooser | None = None,
 ) -> None:
     """Handle one call, in trajectory `t`."""
     body = orjson.dumps(request | {"model": "m"})
@@ -170,7 +173,7 @@ def call(
         carried or CarriedCalls(),
         saved_responses,
         TrackChooser({}),
-        HarnessChooser(HarnessRecords()),
+        harnesses or HarnessChooser(HarnessRecords()),
         new_counts(),
     )
 
@@ -260,6 +263,22 @@ def test_a_call_is_named_by_the_response_id_that_the_caller_got(
         assert carried.find("default", [f"response:{name}"]) == ("t", step["step_index"])
     assert step["call_ids"] == [f"response:{name}"]
     assert [each["call_ids"] for each in alternatives] == ([[]] if stub.speaks == ("chat",) else [])
+
+
+@pytest.mark.parametrize(("priced", "status"), [("m", 403), ("*", 200)])
+def test_a_budget_of_cost_also_needs_a_price_of_the_harness_model(
+    priced: str, status: int, store: EncryptedStore
+) -> None:
+    stub: Any = Stub(cast(Random, SimpleNamespace(random=lambda: 0.4)), "chat")
+    counts = new_counts(prices=Prices([ModelPriceSettings(model=priced, prompt_usd=1.0, response_usd=1.0)]))
+    stub.check_model = ApiKeys(cast(Any, {}), counts, required=False).check_model
+    stub.authorize = lambda *_: key_grant(tenant="t", cost_budget_usd=1.0, applies_harness=True)
+    records = HarnessRecords()
+    harnesses = HarnessChooser(records)
+    records.set("v1", "stable", 1, agent=load({}).gateway.agent, model="expensive")
+    call(stub, SavedResponses(store), CHAT, REQUESTS["chat"], harnesses=harnesses)
+    assert stub.sent[0]["status"] == status
+    assert (b"'expensive' has no price" in stub.sent[1]["body"]) == (status == 403)
 
 
 @pytest.mark.parametrize("protocol", [RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)

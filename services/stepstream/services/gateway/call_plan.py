@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,10 +111,13 @@ class CallPlanner:
         metrics: Metrics,
         tracks: TrackChooser,
         harnesses: HarnessChooser,
+        check_model: Callable[[Grant, str], None],
         train_sampling: TrainSampling = "mark",
         mask_ids: int = 0,
     ) -> None:
-        """`train_sampling`: rule for calls to workers whose steps may be trained on.
+        """`check_model`: raises Forbidden if a key may not call, or cannot pay for, a harness's model.
+
+        `train_sampling`: rule for calls to workers whose steps may be trained on.
 
         `mask_ids`: largest number of ids of a token's sampling mask; 0: ask workers for none.
         """
@@ -123,6 +127,7 @@ class CallPlanner:
         self._metrics = metrics
         self._tracks = tracks
         self._harnesses = harnesses
+        self._check_model = check_model
         self._train_sampling = train_sampling
         self._mask_ids = mask_ids
         self._warned_at = -WARN_EVERY_S
@@ -141,7 +146,8 @@ class CallPlanner:
         Raises:
             BadRequest: the upstream's protocols cannot express the call, the response that it continues is unknown,
                 it names a parent's step without the parent, or `gateway.train_sampling` rejects its sampling.
-            Forbidden: it names a stored object of the operator's account that its API key does not declare.
+            Forbidden: it names a stored object of the operator's account that its API key does not declare, or its
+                harness a model that the key may not call.
             UnknownModel: nothing serves the model.
             Overloaded: the target cannot take another call now.
         """
@@ -150,7 +156,7 @@ class CallPlanner:
         request = protocol.resolve_references(request, lambda item_id: self._saved_responses.item(tenant, item_id))
         harness = self._harness_of(identity)
         if harness is not None:
-            grant.check_model(harness["model"] or model_of(request))
+            self._check_model(grant, harness["model"] or model_of(request))
             request = with_harness(protocol.name, request, harness)
             body = orjson.dumps(request)
         saves_items = request.get("store") is not False

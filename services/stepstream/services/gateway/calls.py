@@ -92,6 +92,7 @@ class CallHandler:
             metrics,
             tracks,
             harnesses,
+            keys.check_model,
             settings.train_sampling,
             settings.sampling_mask_ids,
         )
