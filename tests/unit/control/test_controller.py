@@ -8,7 +8,7 @@ from stepstream.services.control.app import Controller
 from stepstream.services.control.history import DecisionLog
 from stepstream.services.control.scope import Scope, Serving
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS, TRAINING_CONTROL
-from stepstream.topics.events import new_approval, new_decision
+from stepstream.topics.events import new_approval, new_control_policy, new_decision
 from stepstream.topics.ids import now_us
 from stepstream.versions.rollouts import ModelVersions
 
@@ -34,7 +34,11 @@ class Log:
         pass
 
     def policies(self) -> list[Any]:
-        return []
+        return [
+            new_control_policy(
+                event_id="p", occurred_at_us=0, tenant="default", name="p", version=1, document="", hash=""
+            )
+        ]
 
     def serving(self, _scope: Scope) -> Serving:
         return Serving(ModelVersions(), {})

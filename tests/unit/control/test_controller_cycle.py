@@ -10,7 +10,7 @@ from stepstream.analytics.tools import Calls
 from stepstream.services.control.decide.own_rules import OwnRule
 from stepstream.services.control.decide.records import Finding
 from stepstream.services.control.statistics import Statistics, ToolRow
-from stepstream.topics.catalogue import APPROVALS, DECISIONS
+from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.events import new_approval
 
 
@@ -121,3 +121,28 @@ def test_answers_that_did_not_count_are_written_again_with_the_reason() -> None:
     assert [author for author, _ in refused] == ["vito", "anna", "carl"], "each once"
     reasons = ("yours is viewer", "another person must approve", "already")
     assert all(reason in fault for reason, (_, fault) in zip(reasons, refused, strict=True)), refused
+
+
+@pytest.mark.parametrize(("is_frozen", "state"), [(False, "done"), (True, "failed")])
+def test_the_kill_switch_stops_what_people_have_approved(is_frozen: bool, state: str) -> None:
+    world = World(BY_PEOPLE, of_weights)
+    while not world.decisions().pulls:
+        world.controller().run_once()
+    world.approve()
+    world.is_frozen = is_frozen
+    world.controller().run_once()
+    [act] = world.of(DECISION_ACTS)
+    assert (act["state"], act["reason"]) == (state, "the agent is frozen" if is_frozen else "")
+    assert world.serving().versions.served.canary == (None if is_frozen else 2)
+
+
+def test_the_kill_switch_lets_people_take_something_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = OwnRule("friday", "shop 1", lambda *_: Finding("", "tools", "disable", "search", "it is Friday"))
+    monkeypatch.setattr("stepstream.services.control.policies.load_rules", lambda *_: (mine,))
+    world = World("[levers.tools]\napprovals = 1", of_weights, own_rules=("friday",))
+    world.controller().run_once()
+    world.approve()
+    world.is_frozen = True
+    world.controller().run_once()
+    [act] = world.of(DECISION_ACTS)
+    assert (act["state"], act["description"][:6]) == ("done", "search")

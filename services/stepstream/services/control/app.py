@@ -24,7 +24,7 @@ from stepstream.services.control.approvals import approval_state, newest_decisio
 from stepstream.services.control.approved import approved_version
 from stepstream.services.control.decide.decide import NO_STORE, decide, hold_without_store
 from stepstream.services.control.decide.event import event_of
-from stepstream.services.control.decide.records import History
+from stepstream.services.control.decide.records import TAKES_BACK, History
 from stepstream.services.control.history import STARTED, DecisionLog, canary_shares, history_of, weights_owner
 from stepstream.services.control.log import ControlLog
 from stepstream.services.control.policies import Policies, PolicyInForce
@@ -153,8 +153,11 @@ class Controller:
             at_us, identity = now_us(), decision["event_id"]
             newest = newest_decision_id(known.in_order(), decision)
             state = approval_state(decision, known.answers_to(identity), known.acts_of(identity), at_us, newest)
+            fault = self._stop_reason(decision) if state == "approved" else ""
             if state == "approved" and is_search(decision):
-                self._propose(decision, at_us)
+                self._propose(decision, at_us, fault)
+            elif state == "approved" and fault:
+                self._publish([acts.end(decision, "failed", at_us, reason=fault)])
             elif state == "approved":
                 serving = self._log.serving(scope_of(decision))
                 self._publish(acts.do(decision, serving, at_us, self._task_weights(decision, at_us)))
@@ -163,16 +166,22 @@ class Controller:
             elif state == "expired":
                 self._publish([acts.end(decision, "expired", at_us, reason="nobody answered in time")])
 
-    def _propose(self, decision: Decision, at_us: int) -> None:
-        """Go on with the search for a proposal; the kill switch ends it."""
-        scope = scope_of(decision)
-        found = self._policies.find(scope, self._log.policies())
-        fault = ""
+    def _stop_reason(self, decision: Decision) -> str:
+        """Return why a decision that was approved must not be done any more; empty: it may, or takes something back.
+
+        The kill switch is checked again here: people, a crash or an outage may lie between decision and act.
+        """
+        if decision["action"] in TAKES_BACK:
+            return ""
+        found = self._policies.find(scope_of(decision), self._log.policies())
         if found is None:
-            fault = "no control policy covers the agent any more"
-        elif found.is_frozen or found.policy.freeze:
-            fault = "the agent is frozen"
-        if records := self._proposals.advance(decision, self._log.decisions, self._log.serving(scope), at_us, fault):
+            return "no control policy covers the agent any more"
+        return "the agent is frozen" if found.is_frozen or found.policy.freeze else ""
+
+    def _propose(self, decision: Decision, at_us: int, fault: str) -> None:
+        """Go on with the search for a proposal; a fault ends it."""
+        serving = self._log.serving(scope_of(decision))
+        if records := self._proposals.advance(decision, self._log.decisions, serving, at_us, fault):
             self._publish(records)
 
     def _refuse_answers(self) -> None:

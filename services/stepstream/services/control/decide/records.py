@@ -18,6 +18,8 @@ from stepstream.analytics.tools import Calls
 Lever = Literal["tools", "prompt", "skills", "memory", "task_mix", "weights"]
 LEVERS: tuple[Lever, ...] = ("tools", "prompt", "skills", "memory", "task_mix", "weights")
 Action = Literal["hold", "disable", "canary", "widen", "promote", "rollback", "train", "pause", "resample", "propose"]
+TAKES_BACK: tuple[Action, ...] = ("disable", "rollback", "pause")
+"""Actions that stop or take back something: neither freeze nor quiet hours prevent them."""
 CANARY = "canary"
 """Rule of a verdict on a running canary."""
 NO_RESULT = "canary_without_result"
