@@ -116,6 +116,7 @@ def test_a_search_pages_by_key(ask: Callable[..., Any], monkeypatch: pytest.Monk
     assert after == ""
     with pytest.raises(BadRequest, match="cursor"):
         ask(trajectories, after="x")
+    assert names(ask(trajectories, after=f"{2**53 - 1}/x/y"))  # the greatest time that a cursor may have
 
 
 def test_a_trajectory_shows_steps_rewards_tree_group_and_reason(ask: Callable[..., Any]) -> None:
@@ -191,7 +192,7 @@ def test_a_release_is_a_decision_of_the_person(ask: Callable[..., Any], services
         "ada",
         "default",
     )
-    refused = ([], ["nobody"], ["left"], ["hostile", "left"], "x")  # nobody holds `left`
+    refused: tuple[Any, ...] = ([], ["nobody"], ["left"], ["hostile", "left"], "x")  # nobody holds `left`
     wrong: list[dict[str, Any]] = [{}, *({"trajectory_ids": ids} for ids in refused)]
     for body in wrong:
         with pytest.raises(BadRequest):

@@ -18,7 +18,7 @@ def test_a_cursor_survives_its_text(tenant: str) -> None:
     assert Cursor.parse(str(cursor)) == cursor
 
 
-@pytest.mark.parametrize("text", ["", "1", "x/y/z", "1/2"])
+@pytest.mark.parametrize("text", ["", "1", "x/y/z", "1/2", "-1/y/z", "٣/y/z", f"{2**53}/y/z", f"{10**20 - 1}/x/y"])
 def test_other_texts_are_no_cursor(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         Cursor.parse(text)

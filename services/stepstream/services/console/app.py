@@ -31,7 +31,7 @@ from stepstream.services.console.event_log import EventLog, LogUnavailable
 from stepstream.services.console.headers import SecurityHeaders
 from stepstream.services.console.json_http import json_body, json_response
 from stepstream.services.console.live import Changes
-from stepstream.services.console.store import Store, Unavailable
+from stepstream.services.console.store import QueryFailed, Store, Unavailable
 from stepstream.topics.catalogue import CONSOLE_USERS
 from stepstream.topics.table import Table
 
@@ -98,6 +98,8 @@ def _route(endpoint: Endpoint, services: Services, gate: Gate) -> Route:
             response, outcome = json_response({"error": str(error)}, 400), "bad_request"
         except (Unavailable, LogUnavailable) as error:
             response, outcome = json_response({"error": str(error)}, 503), "unavailable"
+        except QueryFailed as error:
+            response, outcome = json_response({"error": str(error)}, 500), "failed"
         _ANSWERS.labels(endpoint.path, outcome).inc()
         return response
 

@@ -62,6 +62,7 @@ class Call:
         Raises:
             ValueError: the query is not bound to a tenant: an error of the program.
             Unavailable: the store does not answer.
+            QueryFailed: the store rejects the query.
         """
         if "{tenant:String}" not in sql:
             raise ValueError("the query is not bound to the user's tenant: add TENANT, or use query_installation")

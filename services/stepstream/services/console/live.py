@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import orjson
 from starlette.concurrency import run_in_threadpool
 
-from stepstream.services.console.store import Store, Unavailable
+from stepstream.services.console.store import QueryFailed, Store, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Changes:
         while self._listeners:
             try:
                 rows = await run_in_threadpool(self._store.query, _BLOCKS, fresh_s=0.0)
-            except Unavailable as error:
+            except (Unavailable, QueryFailed) as error:
                 if fault != str(error):
                     fault = str(error)
                     self._tell({"store": fault})

@@ -25,10 +25,17 @@ _TIMEOUT_S = 10.0
 _CONNECTIONS = 4
 _KEPT_ANSWERS = 256
 _UNKNOWN_TABLE, _UNKNOWN_DATABASE = 60, 81
+_TOO_MANY_QUERIES, _ACCESS_DENIED, _AUTHENTICATION_FAILED = 202, 497, 516
+_OUTAGES = {_UNKNOWN_TABLE, _UNKNOWN_DATABASE, _TOO_MANY_QUERIES, _ACCESS_DENIED, _AUTHENTICATION_FAILED}
+"""Codes of ClickHouse's errors that are no fault of the statement."""
 
 
 class Unavailable(Exception):
     """The store cannot answer now; the page shows the message."""
+
+
+class QueryFailed(Exception):
+    """The store answers, but not this query; the page shows the message."""
 
 
 class Store:
@@ -53,6 +60,7 @@ class Store:
 
         Raises:
             Unavailable: the store is unreachable, or has no tables yet.
+            QueryFailed: it rejects the query, or cannot finish it.
         """
         key = (sql, repr(sorted((parameters or {}).items())))
         with self._lock:
@@ -87,6 +95,9 @@ class Store:
             except StoreUnavailableError as error:
                 raise self._unavailable(str(error)) from None
             except (ClickHouseError, OSError) as error:
+                if _is_of_statement(error):
+                    log.warning("the store rejects a query of the console: %s", _first_line(error))
+                    raise QueryFailed(f"The store rejects the query: {_first_line(error)}") from None
                 raise self._unavailable(self._reason(error)) from None
         if not self._reachable:
             log.info("the store answers again")
@@ -103,8 +114,7 @@ class Store:
     def _reason(self, error: Exception) -> str:
         if isinstance(error, DatabaseError) and error.code in {_UNKNOWN_TABLE, _UNKNOWN_DATABASE}:
             return "it has no tables yet: run `stepstream store migrate`"
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        return f"{self._settings.clickhouse.url}: {first[:200]}"
+        return f"{self._settings.clickhouse.url}: {_first_line(error)}"
 
     def _unavailable(self, reason: str) -> Unavailable:
         self.close()
@@ -114,6 +124,15 @@ class Store:
             log.warning("the store is unavailable: %s; the console shows this until it answers", reason)
             self._reachable = False
         return Unavailable(f"Store unreachable: {reason}")
+
+
+def _is_of_statement(error: Exception) -> bool:
+    """Return True if ClickHouse itself answered with an error of this statement; an unreachable server has no code."""
+    return isinstance(error, DatabaseError) and error.code is not None and error.code not in _OUTAGES
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _without_nan(row: Row) -> Row:

@@ -14,6 +14,7 @@ PAGE = 50
 WINDOWS_DAYS = (1, 7, 90)
 """Widths of the windows of a search without a time range, in days before its end."""
 _DAY_MS = 86_400_000
+_TIME = re.compile("[0-9]{1,16}")
 _WORD = re.compile(r"[^\W_]+")
 _MAX_WORDS = 8
 # The texts are JSON, in which the letter of an escaped line end or tab joins the word after it.
@@ -58,6 +59,8 @@ class Cursor:
             ValueError: the text is no cursor.
         """
         opened, tenant, trajectory_id = text.split("/", 2)
+        if not _TIME.fullmatch(opened) or int(opened) >= 2**53:
+            raise ValueError(f"{opened[:50]} is no time in milliseconds")
         return cls(int(opened), tenant.replace("%2F", "/").replace("%25", "%"), trajectory_id)
 
     def __str__(self) -> str:
