@@ -10,7 +10,7 @@ import orjson
 
 from stepstream.services.gateway.api_keys import CALLS, ApiKeys, credentials_of
 from stepstream.services.gateway.errors import GatewayError, NotFound, UnknownResponse
-from stepstream.services.gateway.grant import Grant
+from stepstream.services.gateway.grant import Grant, is_stateless
 from stepstream.services.gateway.http.asgi import (
     JSON,
     CancelOnDisconnect,
@@ -54,6 +54,8 @@ class _Request:
     headers: list[tuple[bytes, bytes]]
     response_ids: TenantIds | None
     """Ids of responses in the reply get the tenant's tag; None: they are unchanged."""
+    is_free: bool
+    """True if the provider charges nothing for it."""
 
 
 class PassThrough:
@@ -140,8 +142,8 @@ class PassThrough:
             self._count(request, reply.status, None, size)
 
     def _count(self, request: _Request, status: int, body: dict[str, Any] | None, size: int) -> None:
-        """Count the tokens of a request that names a model: as reported, else estimated by its size and the reply's."""
-        if not request.grant.key_id or not request.model or status >= 400:
+        """Count the tokens of a request that runs a model: as reported, else estimated by its size and the reply's."""
+        if not request.grant.key_id or not request.model or request.is_free or status >= 400:
             return
         usage = body.get("usage") if body is not None else None
         reported = usage if isinstance(usage, dict) else {}
@@ -178,7 +180,8 @@ def _request(scope: Scope, grant: Grant, target: Target, model: str, body: bytes
     headers += [header for header in incoming if header[0] == b"content-type"]
     query = scope.get("query_string") or b""
     url = raw_path + ("?" + query.decode("latin-1") if query else "")
-    return _Request(grant, target, model, url, body, headers, response_ids)
+    is_free = is_stateless(scope["method"], path)
+    return _Request(grant, target, model, url, body, headers, response_ids, is_free)
 
 
 def _with_original_id(path: str, response_ids: TenantIds) -> str:
