@@ -96,7 +96,6 @@ STRANGER_TESTS := \
 	tests/unit/gateway/test_api_keys.py \
 	tests/unit/gateway/test_grant.py \
 	tests/unit/gateway/test_key_usage.py \
-	tests/unit/gateway/test_prices.py \
 	tests/unit/gateway/test_response_ids.py \
 	tests/unit/jobs/test_two_tenants.py \
 	tests/unit/sdk/test_continuation.py \

@@ -1,5 +1,6 @@
-"""Check the layout: namespace roots, light imports, file sizes, lock files."""
+"""Check the layout: namespace roots, light imports, file sizes, lock files, lists of tests."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,13 @@ def test_no_module_is_longer_than_400_lines() -> None:
     lines = {path: len(path.read_text("utf-8").splitlines()) for path in paths if path.exists()}
     assert len(lines) > 500
     assert {str(path): count for path, count in lines.items() if count > 400} == {}
+
+
+def test_the_makefile_lists_tests_that_exist() -> None:
+    lists = dict(re.findall(r"^(\w+_TESTS) :=((?:\\\n|.)*)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"STRANGER_TESTS", "PROXY_TESTS", "SERVING_TESTS", "CONSOLE_TESTS", "CONTROL_TESTS"} <= set(lists)
+    for name, text in lists.items():
+        for item in text.replace("\\\n", " ").split():
+            file, _, test = item.partition("::")
+            assert (ROOT / file).exists(), f"{name}: {item}"
+            assert not test or f"def {test}(" in (ROOT / file).read_text(), f"{name}: {item}"
