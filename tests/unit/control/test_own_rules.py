@@ -1,6 +1,7 @@
 """Own rules: provenance, limits, and faults that stop nothing else."""
 
 from dataclasses import replace
+from math import nan
 from typing import Any
 
 import pytest
@@ -9,11 +10,21 @@ from stepstream.analytics.tools import Calls
 from stepstream.services.control.decide.decide import decide
 from stepstream.services.control.decide.own_rules import OwnRule
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import Finding, History, Outcome, Snapshot, Source, ToolWindow
+from stepstream.services.control.decide.records import (
+    Action,
+    Evidence,
+    Finding,
+    History,
+    Outcome,
+    Snapshot,
+    Source,
+    ToolWindow,
+)
 
 BROKEN = ToolWindow("search", "2", "timeout", Calls(1800, 36), Calls(120, 20))
 OUTCOMES = (Outcome("stable", True),) * 100
 POLICY = ControlPolicy(own_rules=("mine",))
+STARTS: tuple[Action, ...] = ("canary", "widen", "promote", "train", "resample", "propose")
 FINDING = Finding("another name", "prompt", "propose", "shop", "because")
 
 
@@ -51,6 +62,18 @@ def test_the_hash_of_the_policy_names_the_version_of_the_rule() -> None:
         ("propose", "it returned str, not a Finding or None"),
         (replace(FINDING, lever="wheels"), "no lever 'wheels'"),  # type: ignore[arg-type]
         (replace(FINDING, action="push"), "no action 'push'"),  # type: ignore[arg-type]
+        (replace(FINDING, target=None), "target is None"),  # type: ignore[arg-type]
+        (replace(FINDING, target=""), "target is empty"),
+        (replace(FINDING, target="\ud800"), "surrogates"),
+        (replace(FINDING, reason=None), "reason is None"),  # type: ignore[arg-type]
+        (replace(FINDING, parent=3), "parent is 3"),  # type: ignore[arg-type]
+        (replace(FINDING, evidence=None), "evidence is None"),  # type: ignore[arg-type]
+        (replace(FINDING, evidence=(1,)), "evidence has int"),  # type: ignore[arg-type]
+        (replace(FINDING, evidence=(Evidence("x", nan),)), "'x' has a value or bound"),
+        (replace(FINDING, evidence=(Evidence("x", "y"),)), "'x' has a value or bound"),  # type: ignore[arg-type]
+        (replace(FINDING, evidence=(Evidence("x", 1, n=0.5),)), "evidence 'x': n is 0.5"),  # type: ignore[arg-type]
+        (replace(FINDING, safety=None), "safety is None"),  # type: ignore[arg-type]
+        *((replace(FINDING, action=action, safety=True), "takes nothing back") for action in STARTS),
     ],
 )
 def test_a_rule_that_fails_is_listed_and_the_others_decide(answer: Any, fault: str) -> None:

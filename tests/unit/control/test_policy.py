@@ -45,6 +45,9 @@ def test_entries_lie_over_the_defaults_of_their_lever() -> None:
         ("[levers.weights]\napprovals = 2\nroles = []", r"line 3: levers\.weights\.roles: .* no role may give"),
         ("[levers.weights]\nroles = ['boss']", r"line 2: levers\.weights\.roles: no role 'boss'"),
         ("[levers.tools]\nbudget_per_day = 0", r"line 2: .*set enabled = false"),
+        ("own_rules = ['headroom']", r"line 1: own_rules: 'headroom' is a built-in rule"),
+        ("own_rules = ['canary']", r"line 1: own_rules: 'canary' is a built-in rule"),
+        ("own_rules = ['canary_without_result']", r"line 1: own_rules: .* is a built-in rule"),
         ("tenant = \n", r"it is not TOML: .*line 1"),
     ],
 )

@@ -1,6 +1,7 @@
 """Ask the rules of installed packages that a policy names, beside those of `diagnosis`. Pure, as each rule must be."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -8,8 +9,10 @@ from stepstream.services.control.decide.diagnosis import Rule
 from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import (
     LEVERS,
+    TAKES_BACK,
     Action,
     Alternative,
+    Evidence,
     Finding,
     History,
     Snapshot,
@@ -64,4 +67,33 @@ def _fault(finding: object) -> str:
         return f"no lever {finding.lever!r}; levers are {', '.join(LEVERS)}"
     if finding.action not in get_args(Action):
         return f"no action {finding.action!r}; actions are {', '.join(get_args(Action))}"
+    if fault := _wrong_type(finding, {"target": str, "reason": str, "parent": str, "safety": bool, "evidence": tuple}):
+        return fault
+    if not finding.target:
+        return "target is empty; name a version, tool, agent or model"
+    if finding.safety and finding.action not in TAKES_BACK:
+        return f"{finding.action} takes nothing back; safety=True is for {', '.join(TAKES_BACK)}"
+    return next(filter(None, map(_evidence_fault, finding.evidence)), "")
+
+
+def _evidence_fault(figure: object) -> str:
+    """Return why a figure of a finding is not valid; empty: it is."""
+    if not isinstance(figure, Evidence):
+        return f"evidence has {type(figure).__name__}, not Evidence"
+    if fault := _wrong_type(figure, {"name": str, "reason": str, "n": int}):
+        return f"evidence {figure.name!r}: {fault}"
+    numbers = [one for one in (figure.value, figure.low, figure.high) if one is not None]
+    if not all(isinstance(one, (int, float)) and math.isfinite(one) for one in numbers):
+        return f"evidence {figure.name!r} has a value or bound that is neither a finite number nor None"
+    return "" if 0 <= figure.n < 2**63 else f"evidence {figure.name!r}: n is {figure.n}"
+
+
+def _wrong_type(record: object, types: Mapping[str, type]) -> str:
+    """Return which field has another type, or is a text that UTF-8 cannot hold; empty: none."""
+    for name, expected in types.items():
+        value = getattr(record, name)
+        if not isinstance(value, expected):
+            return f"{name} is {value!r}, not of type {expected.__name__}"
+        if isinstance(value, str):
+            value.encode()  # raises, as the rule may
     return ""

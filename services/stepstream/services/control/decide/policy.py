@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stepstream.services.control.decide.policy_lines import line_of
-from stepstream.services.control.decide.records import LEVERS, Lever
+from stepstream.services.control.decide.records import CANARY_RULES, LEVERS, Lever
 
 ROLES = ("viewer", "operator", "admin")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -169,7 +169,7 @@ def contradictions(policy: ControlPolicy) -> list[tuple[list[str], str]]:
         faults.append((["quiet_hours"], "they cover the whole day, so nothing would ever start; set freeze = true"))
     if twice := {name for name in policy.own_rules if policy.own_rules.count(name) > 1}:
         faults.append((["own_rules"], f"{min(twice)!r} is named twice"))
-    if builtin := [name for name in policy.own_rules if name in RulesPolicy.model_fields]:
+    if builtin := [name for name in policy.own_rules if name in {*RulesPolicy.model_fields, *CANARY_RULES}]:
         faults.append((["own_rules"], f"{builtin[0]!r} is a built-in rule; choose another name"))
     shares = policy.canary.shares
     if not shares or any(not 0 < share <= 0.5 for share in shares) or list(shares) != sorted(set(shares)):
