@@ -143,6 +143,7 @@ CONSOLE_TESTS := \
 	tests/end_to_end/test_console_browser.py \
 	tests/integration/test_console.py \
 	tests/integration/test_console_access.py \
+	tests/integration/test_console_figures.py \
 	tests/integration/test_console_pages.py \
 	tests/unit/console
 

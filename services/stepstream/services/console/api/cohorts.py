@@ -2,10 +2,11 @@
 
 from stepstream.services.console.api.sql import between, hours
 from stepstream.services.console.endpoints import TENANT
+from stepstream.services.console.trajectories.search import OUTCOME
 
 _DAY_US = 86_400_000_000
 _FACTS = f"""
-SELECT agent, model, split, version_max AS policy_version, 1 AS n, toUInt8(success IS NOT NULL) AS known,
+SELECT agent, model, split, version_max AS policy_version, 1 AS n, toUInt8({OUTCOME} IS NOT NULL) AS known,
     toUInt8(ifNull(success, false)) AS good, steps, response_tokens, reward, ended_at AS at
 FROM trajectories FINAL WHERE {TENANT} AND {between("opened_at")}
 """

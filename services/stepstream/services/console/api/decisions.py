@@ -10,6 +10,7 @@ from stepstream.analytics.success import share
 from stepstream.services.console.api.sql import between
 from stepstream.services.console.decision_cache import reading_log
 from stepstream.services.console.endpoints import TENANT, Answer, BadRequest, Call, Done, acts, reads
+from stepstream.services.console.trajectories.search import OUTCOME
 from stepstream.services.control.approvals import may_answer
 from stepstream.services.control.decide.policy import ControlPolicy as Policy
 from stepstream.services.control.decide.policy import PolicyError
@@ -25,7 +26,7 @@ MOST_ROWS = 200
 _WINDOW_US = 86_400_000_000
 """Length of the windows before and after a decision whose success the page compares."""
 _SUCCESS = f"""
-SELECT countIf(success IS NOT NULL) AS outcomes, countIf(success) AS successes, count() AS trajectories
+SELECT countIf({OUTCOME} IS NOT NULL) AS outcomes, countIf(success) AS successes, count() AS trajectories
 FROM trajectories FINAL
 WHERE {TENANT} AND tenant = {{of:String}} AND agent = {{agent:String}} AND model = {{model:String}}
     AND {between("opened_at")}

@@ -20,6 +20,9 @@ _MAX_WORDS = 8
 # The texts are JSON, in which the letter of an escaped line end or tab joins the word after it.
 _ESCAPES = ("", "n", "t", "r")
 
+OUTCOME = "if(success IS NULL AND end = 'truncated', false, success)"
+"""Outcome of a row of `trajectories`: a time-out of the agent is a failure; NULL: lost, or not judged yet."""
+
 _CONDITIONS = {
     "agent": "agent = {agent:String}",
     "model": "model = {model:String}",
@@ -35,9 +38,9 @@ _CONDITIONS = {
     "reward_most": "reward <= {reward_most:Float64}",
 }
 _BY_OUTCOME: dict[Outcome, str] = {
-    "success": "success = true",
-    "failure": "success = false",
-    "none": "success IS NULL",
+    "success": f"{OUTCOME} = true",
+    "failure": f"{OUTCOME} = false",
+    "none": f"{OUTCOME} IS NULL",
     "held": "arrayExists(flag -> startsWith(flag, 'held:'), flags)",
     "error": "(errors > 0 OR arrayExists(error -> error != '', call.error))",
 }

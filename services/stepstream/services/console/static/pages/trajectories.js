@@ -33,9 +33,12 @@ export const load = (context) =>
   context.get("/api/trajectories", Object.fromEntries(NAMES.map((name) => [name, context.state[name]])));
 
 /** @param {any} row */
-export const outcome = (row) => (row.success === null || row.success === undefined ? "none yet" : row.success ? "succeeded" : "failed");
+const isKnown = (row) => row.success !== null && row.success !== undefined;
+// A time-out of the agent counts as a failure.
+/** @param {any} row */
+export const outcome = (row) => (isKnown(row) ? (row.success ? "succeeded" : "failed") : row.end === "truncated" ? "timed out" : "none yet");
 /** @param {any} row @returns {"" | "good" | "bad"} */
-export const outcomeMark = (row) => (row.success === null || row.success === undefined ? "" : row.success ? "good" : "bad");
+export const outcomeMark = (row) => (isKnown(row) ? (row.success ? "good" : "bad") : row.end === "truncated" ? "bad" : "");
 /** @param {Context} context @param {any} row */
 export const trajectoryHref = (context, row) => context.href("trajectory", { tenant: row.tenant, id: row.trajectory_id });
 

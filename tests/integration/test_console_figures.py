@@ -1,0 +1,66 @@
+"""Test what the console counts: outcomes with time-outs."""
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from console_trajectories import attempt, put
+
+from stepstream.config import Settings
+from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.services.console.api.curves import curves
+from stepstream.services.console.api.decisions import _effect
+from stepstream.services.console.api.overview import overview
+from stepstream.services.console.api.trajectories import trajectories, trajectory
+from stepstream.services.console.endpoints import Call, Endpoint, Services
+from stepstream.services.console.store import Store
+from stepstream.services.console.users import User
+
+ADMIN = User("root", "admin", "")
+NOW_US = time.time_ns() // 1000
+BEGIN_US = NOW_US - 600 * 10**6
+
+
+@pytest.fixture(scope="module")
+def services(own_database: Callable[[str], Settings]) -> Iterator[Services]:
+    settings = own_database("console_figures")
+    migrate(settings)
+    put(
+        settings,
+        *attempt("good", ["a"], BEGIN_US, group_id="g", success=True),
+        *attempt("bad", ["a"], BEGIN_US, group_id="g", success=False),
+        *attempt("late", ["a"], BEGIN_US, group_id="g", end="truncated"),
+        *attempt("lost", ["a"], BEGIN_US, group_id="g", end="open"),
+    )
+    store = Store(settings)
+    yield cast(Services, SimpleNamespace(settings=settings, store=store))
+    store.close()
+
+
+@pytest.fixture
+def ask(services: Services) -> Callable[..., Any]:
+    def call(endpoint: Endpoint, user: User = ADMIN, **parameters: str) -> Any:
+        return cast(Any, endpoint.read)(Call(user, services, parameters))
+
+    return call
+
+
+def test_a_time_out_is_a_failure(ask: Callable[..., Any], services: Services) -> None:
+    for outcome, found in (("success", {"good"}), ("failure", {"bad", "late"}), ("none", {"lost"})):
+        rows = ask(trajectories, outcome=outcome, model="planted")["trajectories"]
+        assert {row["trajectory_id"] for row in rows} == found, outcome
+    totals = ask(overview)["totals"]
+    assert (totals["trajectories"], totals["outcomes"], totals["successes"]) == (4, 3, 1)
+    [newest] = ask(curves)["success"]
+    assert (newest["trajectories"], newest["outcomes"], newest["successes"]) == (4, 3, 1)
+    group = {row["trajectory_id"]: row["end"] for row in ask(trajectory, id="good", tenant="default")["group"]}
+    assert group["late"] == "truncated"
+
+
+def test_the_effect_of_a_decision_counts_time_outs(services: Services) -> None:
+    decision: Any = {"tenant": "default", "agent": "a", "model": "planted", "occurred_at_us": BEGIN_US - 10**6}
+    before, since = _effect(Call(ADMIN, services, {}), decision, NOW_US)
+    assert (before["outcomes"], since["outcomes"]) == (0, 3)
+    assert since["rate"] == pytest.approx(1 / 3)
