@@ -20,6 +20,7 @@ from stepstream.jobs.governance import JOB as GOVERN
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.fold import GovernFold
 from stepstream.jobs.labels import JOB as LABEL
+from stepstream.jobs.labels import publish
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.spec_lookup import FixedSpec
@@ -98,7 +99,9 @@ def fold(
     return [(event.topic, codec.decode(event.topic, event.value)) for event in out.events]
 
 
-def test_a_trajectory_that_the_previous_version_began_gets_the_same_label(written: Path) -> None:
+def test_a_trajectory_that_the_previous_version_began_gets_the_same_label(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = read_log(written)
     governed = [entry for entry in log if entry[0].startswith("governed-")]
     (expected,) = [event for topic, _, event in log if topic == "labeled-trajectories"]
@@ -112,6 +115,7 @@ def test_a_trajectory_that_the_previous_version_began_gets_the_same_label(writte
         FixedPolicies(),
         label_settings(),
     )
+    monkeypatch.setattr(publish, "JOB", expected["labelled_by"])  # names and ids of labels are of the job's version
     expected["opened_at_us"] = expected["started_at_us"]  # the previous version did not write it
     assert fold(LABEL, label, state, codec, governed[2:]) == [("labeled-trajectories", expected)]
     state.close()

@@ -2295,7 +2295,7 @@ class LabeledTrajectory(TypedDict):
     ended_at_us: int
     """Time of its last step, in microseconds since the Unix epoch."""
     cost_usd: float | None
-    """Sum of the known prices, in US dollars; null: none is known."""
+    """Price of all its calls, in US dollars; null: that of some call is unknown. A failed call without content and counted tokens costs nothing."""
     labelled_by: str
     """Name and version of the job."""
     signature: list[int]

@@ -5,6 +5,7 @@ label is due. `build_label` makes it, with the steps that `sequences` and `conve
 """
 
 NAME = "label"
-VERSION = "2"
-"""Increased when the same inputs give another label; saved trajectories are then labelled again. 2: text in labels."""
+VERSION = "3"
+"""Increased when the same inputs give another label; saved trajectories are then labelled again. 2: text in labels.
+3: no cost unless that of every call is known."""
 JOB = f"{NAME}@{VERSION}"

@@ -122,7 +122,6 @@ def build_label(
     in_conversations = {span["step_index"] for conversation in conversations for span in conversation["spans"]}
     trainable = allowed and not holds and not pending and bool(joined.sequences or conversations)
     versions = [span["version"] for step in steps for span in step["policy_spans"]]
-    costs = [step["cost_usd"] for step in steps if step["cost_usd"] is not None]
     return new_labeled_trajectory(
         event_id=event_id,
         occurred_at_us=occurred_at_us,
@@ -176,7 +175,7 @@ def build_label(
         opened_at_us=opened_at_us,
         started_at_us=first["occurred_at_us"],
         ended_at_us=steps[-1]["occurred_at_us"],
-        cost_usd=sum(costs) if costs else None,
+        cost_usd=_cost(steps),
         labelled_by=job,
         signature=signature(steps) if policy.signs and consent != "none" else [],
     )
@@ -238,6 +237,20 @@ def _build_step(
         demonstration_event_id=demonstrated and demonstrated["event_id"],
         trainable=trainable,
     )
+
+
+def _cost(steps: Iterable[Step]) -> float | None:
+    """Return the cost of all calls in US dollars; None: that of some call is unknown.
+
+    A failed call without content and counted tokens costs nothing.
+    """
+    costs = [0.0 if step["cost_usd"] is None and _is_free(step) else step["cost_usd"] for step in steps]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def _is_free(step: Step) -> bool:
+    return is_empty_failure(step) and not (step["usage_prompt_tokens"] or step["usage_response_tokens"])
 
 
 def _fidelity(steps: Sequence[Step], text: Sequence[bool]) -> Fidelity:
