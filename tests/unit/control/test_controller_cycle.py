@@ -1,6 +1,7 @@
 """Test what the controller decides in a cycle: own rules, and statistics that were revised."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fake_controller import AT_ONCE, BY_PEOPLE, Sink, World, of_prompts, of_weights, rows, tick
@@ -146,3 +147,27 @@ def test_the_kill_switch_lets_people_take_something_back(monkeypatch: pytest.Mon
     world.controller().run_once()
     [act] = world.of(DECISION_ACTS)
     assert (act["state"], act["description"][:6]) == ("done", "search")
+
+
+def test_a_rejected_promotion_ends_the_canary_at_the_next_look() -> None:
+    world = World(BY_PEOPLE, of_weights)
+    controller = world.controller()
+    while not (pulls := world.decisions().in_order()) or pulls[-1]["action"] != "promote":
+        world.approve()
+        controller.run_once()
+    reject(world, pulls[-1])
+    controller.run_once()
+    ended = world.of(DECISIONS)[-1]
+    reason = f"a person rejected its promotion (decision {pulls[-1]['event_id']})"
+    assert (ended["action"], ended["rule"], ended["reason"]) == ("rollback", "canary_without_result", reason)
+    served = world.serving().versions.served
+    assert (served.stable, served.canary, served.taken_back) == (1, None, frozenset())
+
+
+def reject(world: World, decision: Any) -> None:
+    """Let a person reject a decision."""
+    identity, at_us = decision["event_id"], decision["occurred_at_us"]
+    answer = new_approval(
+        event_id="no", occurred_at_us=at_us, decision_id=identity, verdict="rejected", author="bob", role="operator"
+    )
+    world.records.append((APPROVALS, answer))

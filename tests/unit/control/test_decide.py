@@ -319,3 +319,18 @@ def test_trajectories_that_wait_for_an_open_one_do_not_end_a_canary() -> None:
     policy = ControlPolicy(canary=CanaryPolicy(max_trajectories=200, shares=(0.1,), harm_budget=1000))
     waiting = decided(History(canary=CANARY), policy, outcomes=(Outcome("stable", None), *tracks(0.6, 0.6)))
     assert (waiting.action, waiting.reason) == ("hold", "the canary has no result after 0 trajectories")
+
+
+def test_a_rejected_promotion_ends_the_canary_at_once() -> None:
+    rejected = Past("d9", NOW - HOUR // 2, "weights", "promote", "8", NOW + HOUR, "rejected")
+
+    def after(past: Past, rate: float = 0.8, policy: ControlPolicy = POLICY) -> Decision:
+        return decided(History((past,), CANARY), policy, outcomes=tracks(rate, 0.5))
+
+    ended = after(rejected)
+    assert (ended.action, ended.rule, ended.target, ended.approvals) == ("rollback", "canary_without_result", "7", 0)
+    assert ended.reason == "a person rejected its promotion (decision d9)"
+    assert after(rejected, policy=ControlPolicy(freeze=True)).action == "rollback"
+    assert after(rejected, rate=0.2).rule == "canary", "harm is not forgiven"
+    for other in ({"state": "awaiting"}, {"target": "6"}, {"lever": "prompt"}, {"at_us": NOW - 2 * HOUR}):
+        assert after(replace(rejected, **other)).action != "rollback", other

@@ -22,6 +22,7 @@ from stepstream.services.control.decide.records import (
     Evidence,
     Finding,
     Outcome,
+    Past,
     Shadow,
     Snapshot,
     evidence,
@@ -120,19 +121,27 @@ def state_of(outcomes: Sequence[Outcome], policy: CanaryPolicy, alpha: float) ->
     )
 
 
-def judge(snapshot: Snapshot, canary: Canary, policy: CanaryPolicy) -> Finding:
+def judge(snapshot: Snapshot, canary: Canary, policy: CanaryPolicy, decisions: Sequence[Past] = ()) -> Finding:
     """Return the action on a running canary, `hold` included. α is divided by the tests that run at once.
 
     One that serves nobody is judged by its shadow replay. Else in this order: harm, evidence that it is worse, the
-    budget of losses; then promotion, unless reliability falls or the last version that a person approved was better;
-    then the next share; then the end without a result.
+    budget of losses; then the end, if a person rejected its promotion; then promotion, unless reliability falls or the
+    last version that a person approved was better; then the next share; then the end without a result.
+
+    Args:
+        snapshot: statistics since the canary's start.
+        canary: version under test.
+        policy: its limits.
+        decisions: earlier decisions of the agent.
     """
     if not canary.share:
         return _judge_shadow(canary, policy)
     alpha = policy.alpha / max(1, snapshot.open_tests)
     state = state_of(snapshot.outcomes, policy, alpha)
     action, reason, rule = *_verdict(state, canary, policy, alpha), CANARY
-    if action == "hold" and state.compared >= policy.max_trajectories:
+    if action != "rollback" and (rejected := _rejected_promotion(canary, decisions)) is not None:
+        action, rule, reason = "rollback", NO_RESULT, f"a person rejected its promotion (decision {rejected.id})"
+    elif action == "hold" and state.compared >= policy.max_trajectories:
         action, rule, reason = "rollback", NO_RESULT, f"no improvement after {state.compared} trajectories"
     target = {"promote": canary.version, "widen": canary.version, "rollback": canary.parent}.get(action, "")
     return Finding(
@@ -159,6 +168,13 @@ def _judge_shadow(canary: Canary, policy: CanaryPolicy) -> Finding:
     figures = () if shadow is None else shadow_figures(shadow)
     safety = action == "rollback"
     return Finding(rule, canary.lever, cast(Action, action), target, reason, figures, canary.parent, safety=safety)
+
+
+def _rejected_promotion(canary: Canary, decisions: Sequence[Past]) -> Past | None:
+    """Return the decision to promote the canary that a person rejected since its start; None: there is none."""
+    about = ("promote", canary.lever, canary.version, "rejected")
+    found = (one for one in decisions if (one.action, one.lever, one.target, one.state) == about)
+    return next((one for one in found if one.at_us >= canary.started_us), None)
 
 
 def compared(differences: Iterable[float], n: int | None = None, left_out: int = 0) -> Shadow:

@@ -67,7 +67,7 @@ def _choose(snapshot: Snapshot, history: History, policy: ControlPolicy, own: Se
         return _hold(fault, [], snapshot)
     found = [*diagnose(snapshot, history, policy), *ask(snapshot, history, policy, own)]
     if history.canary is not None:
-        found.insert(0, judge(snapshot, history.canary, policy.canary))
+        found.insert(0, judge(snapshot, history.canary, policy.canary, history.decisions))
     lost: list[Alternative] = []
     allowed: list[Finding] = []
     for finding in found:

@@ -23,8 +23,8 @@ TAKES_BACK: tuple[Action, ...] = ("disable", "rollback", "pause")
 CANARY = "canary"
 """Rule of a verdict on a running canary."""
 NO_RESULT = "canary_without_result"
-"""Rule of the end of a canary that was neither better nor harmful: unlike a rollback by `CANARY`, nothing about the
-version is bad, so versions that were trained from it may be tried."""
+"""Rule of the end of a canary that did no harm: it has no result, or a person rejected its promotion. Unlike after a
+rollback by `CANARY`, versions that were trained from it may be tried."""
 CANARY_RULES = (CANARY, NO_RESULT)
 SHADOW_DIFFERENCE, SHADOW_WORSE = "shadow_difference", "e_shadow_worse"
 """Names of the figures of a shadow replay."""
