@@ -111,6 +111,33 @@ def test_only_roots_that_began_in_the_range_are_open(queries: StoreQueries, view
     assert [(one.trajectory_id, one.success) for one in ask(queries).outcomes] == [("open", None)]
 
 
+def test_an_outcome_that_is_late_is_waited_for(queries: StoreQueries, view_client: Client) -> None:
+    violation = {"component.step": [0], "component.name": ["violation"], "component.kind": ["shadow"]}
+    violation |= {"component.source": ["environment"], "component.value": [1.0], "component.raw": [1.0]}
+    violation |= {"component.weight": [0.0], "component.final": [True]}
+    rows = [
+        served("late/1", None, 1, pending=["outcome"]),
+        served("late/2", None, 2, pending=["outcome"], **violation),
+        served("late/3", None, 3, pending=["outcome"], end="truncated"),
+        served("late/4", True, 4, pending=["thumbs"]),
+        served("late/5", None, 5),
+        served("late/6", None, 6, end="truncated"),
+    ]
+    for row in rows:
+        plant(view_client, "trajectories", [row])
+    found = [(one.trajectory_id, one.success, one.failure, one.harmed) for one in ask(queries).outcomes]
+    assert found == [
+        ("late/1", None, "", False),
+        ("late/2", None, "", True),
+        ("late/3", None, "", False),
+        ("late/4", True, "", False),
+        ("late/6", False, "capability", True),
+    ]
+    plant(view_client, "trajectories", [served("late/1", None, 1, revision=2), served("late/2", True, 2, revision=2)])
+    after = [(one.trajectory_id, one.success) for one in ask(queries).outcomes]
+    assert after[:2] == [("late/2", True), ("late/3", None)]
+
+
 def test_groups_and_staleness_are_counted(queries: StoreQueries, view_client: Client) -> None:
     groups = {"g1": (True, False), "g2": (True, True), "g3": (False,)}
     plant(

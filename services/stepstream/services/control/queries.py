@@ -36,8 +36,10 @@ _OF_SCOPE = (
 _SINCE = (
     " AND opened_at >= fromUnixTimestamp64Micro({since:Int64}) AND opened_at < fromUnixTimestamp64Micro({until:Int64})"
 )
-# A time-out of the agent is a failure; a closed attempt without an outcome was not judged, and does not count.
-_OUTCOME = "if(success IS NULL AND end = 'truncated', false, success)"
+# A time-out of the agent is a failure, once no feedback is waited for any more. A closed attempt without an outcome is
+# waited for while `pending` has a required component: `label` empties it after `wait_s`. Then it was not judged, and
+# does not count.
+_OUTCOME = "if(success IS NULL AND end = 'truncated' AND empty(pending), false, success)"
 _CLUSTER = (
     "multiIf(group_id != '', concat('g:', group_id),"
     " user != '', concat('u:', toString(sipHash64(user)), ':', toString(toDate(opened_at))), '')"
@@ -51,12 +53,12 @@ _SCOPES = (
 _CLOSED = f"""
 SELECT toUnixTimestamp64Micro(opened_at) AS opened_us, trajectory_id, track, harness_version, {_OUTCOME} AS outcome,
     {_CLUSTER} AS cluster, {_FAMILY} AS family,
-    multiIf(outcome, '', hasAny(call.error, {{malformed:Array(String)}}), 'format',
+    multiIf(outcome IS NULL OR outcome, '', hasAny(call.error, {{malformed:Array(String)}}), 'format',
         arrayExists(x -> x != '', call.error), 'tool', 'capability') AS failure,
-    end = 'truncated' AND success IS NULL
+    end = 'truncated' AND success IS NULL AND empty(pending)
         OR arrayExists((n, v) -> n = 'violation' AND v > 0, component.name, component.raw) AS harmed
 FROM trajectories FINAL
-WHERE {_OF_SCOPE}{_SINCE} AND outcome IS NOT NULL
+WHERE {_OF_SCOPE}{_SINCE} AND (outcome IS NOT NULL OR notEmpty(pending))
 ORDER BY opened_at DESC, trajectory_id DESC LIMIT {_MOST_OUTCOMES}
 """
 # One that began before the range is not assigned in it, and its closed row is not in the range either.
