@@ -193,7 +193,7 @@ def _write_log(settings: Settings) -> None:
             events.send(CONSOLE_USERS, name, record)
         events.send(DECISIONS, "acme", _decision())
         policy = applied(
-            None, name="console", document='tenant = "acme"', author="alma", event_id=new_event_id(), now_us=now_us()
+            [], name="console", document='tenant = "acme"', author="alma", event_id=new_event_id(), now_us=now_us()
         )
         events.send(CONTROL_POLICIES, record_key("acme", "console"), policy)
         events.flush(60)

@@ -50,10 +50,10 @@ def apply(file: Path, name: str, unseen: bool, as_json: bool) -> None:
             if not unseen:
                 _check_seen(settings, document, policy)
             key = record_key(policy.tenant, name)
-            before = compacted_topics.read(settings, CONTROL_POLICIES).get(key)
+            policies = compacted_topics.read(settings, CONTROL_POLICIES).values()
             author = getpass.getuser()
             record = applied(
-                before, name=name, document=document, author=author, event_id=new_event_id(), now_us=now_us()
+                policies, name=name, document=document, author=author, event_id=new_event_id(), now_us=now_us()
             )
             compacted_topics.write(settings, CONTROL_POLICIES, key, record)
     except UnicodeDecodeError as error:

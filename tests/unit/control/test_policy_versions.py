@@ -11,8 +11,8 @@ from stepstream.topics.events import ControlPolicy
 FILE = "tenant = 'acme'\nagents = ['shop']\n"
 
 
-def version(before: ControlPolicy | None = None, name: str = "shop", document: str = FILE) -> ControlPolicy:
-    return applied(before, name=name, document=document, author="ada", event_id="e", now_us=5)
+def version(*policies: ControlPolicy, name: str = "shop", document: str = FILE) -> ControlPolicy:
+    return applied(policies, name=name, document=document, author="ada", event_id="e", now_us=5)
 
 
 def freeze(policies: list[ControlPolicy], tenant: str, name: str = "", *, to: bool = True) -> list[ControlPolicy]:
@@ -42,11 +42,23 @@ def test_freezing_is_kept_until_unfreezing() -> None:
     assert [each["name"] for each in freeze(changed, "acme", "shop", to=False)] == ["shop"]
 
 
+def test_a_policy_of_a_new_name_is_frozen_with_its_whole_tenant() -> None:
+    other = version(document="tenant = 'other'")
+    both = freeze([version(), version(name="desk"), other], "acme")
+    late = version(*both, other, name="late")
+    assert (late["frozen"], late["version"]) == (True, 1)
+    [one] = freeze([*both, late], "acme", "desk", to=False)
+    assert not version(one, both[1], name="late")["frozen"], "no freeze of the whole tenant any more"
+    assert not version(*both, name="late", document="tenant = 'other'")["frozen"], "another tenant"
+    for each in freeze([*both, late], "acme", to=False):
+        assert not each["frozen"]
+
+
 def test_a_tenant_without_a_policy_is_frozen_by_an_empty_one() -> None:
     [made] = freeze([version()], "other")
     assert (made["tenant"], made["name"], made["version"], made["frozen"]) == ("other", "default", 1, True)
     assert made["document"] == 'tenant = "other"\n'
-    assert version(made, document=made["document"])["hash"] == made["hash"]
+    assert version(made, name="default", document=made["document"])["hash"] == made["hash"]
     assert freeze([], "other", to=False) == []
     with pytest.raises(PolicyRefused, match="it has: shop"):
         freeze([version()], "acme", "desk")

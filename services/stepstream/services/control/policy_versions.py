@@ -1,7 +1,7 @@
 """Build the next version of control policies: applied, frozen, unfrozen. Pure.
 
 The topic `control-policies` holds the newest version of each policy of a tenant. `frozen` is the kill switch beside the
-file: applying a new file keeps it, only `unfreeze` ends it.
+file. Applying a file keeps it, also under a new name if all policies of the tenant are frozen; only `unfreeze` ends it.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,14 +31,28 @@ def policies_of(records: Iterable[ControlPolicy], tenant: str) -> dict[str, Cont
 
 
 def applied(
-    before: ControlPolicy | None, *, name: str, document: str, author: str, event_id: str, now_us: int
+    policies: Iterable[ControlPolicy], *, name: str, document: str, author: str, event_id: str, now_us: int
 ) -> ControlPolicy:
     """Return the next version of a policy with the text of a file.
+
+    It is frozen if the version before is, or, for a new name, if every policy of the tenant is: the kill switch of a
+    tenant holds for later policies too.
+
+    Args:
+        policies: newest versions of all tenants.
+        name: the policy.
+        document: text of the file, which names the tenant.
+        author: person.
+        event_id: id of the version.
+        now_us: time in microseconds since the Unix epoch.
 
     Raises:
         PolicyError: the file is invalid.
     """
     policy = Policy.parse(document)
+    own = policies_of(policies, policy.tenant)
+    before = own.get(name)
+    is_tenant_frozen = bool(own) and all(one["frozen"] for one in own.values())
     return new_control_policy(
         event_id=event_id,
         occurred_at_us=now_us,
@@ -48,7 +62,7 @@ def applied(
         document=document,
         hash=policy.hash,
         author=author,
-        frozen=before is not None and before["frozen"],
+        frozen=is_tenant_frozen if before is None else before["frozen"],
     )
 
 
