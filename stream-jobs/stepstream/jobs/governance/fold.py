@@ -15,7 +15,8 @@ from stepstream.jobs.governance.same_call import (
     OtherRecord,
     add_record,
     facts_of,
-    is_poorer,
+    in_place_of,
+    is_left_out,
     take_other_record,
 )
 from stepstream.jobs.governance.state import (
@@ -155,26 +156,32 @@ class GovernFold:
         consent = self._policies.consent(active, event)
         if consent != event["consent"]:
             event = event | {"consent": consent}
-        if consent == "none":
-            if record.topic == STEPS:  # the call's other record is withheld too
-                add_record(cast(Step, event), WITHHELD, changes)
-            self._withhold(record, event, "consent:none", active.version, out)
-            return
-        governed: Step | Feedback
         if record.topic == STEPS:
-            step = cast(Step, event)
-            other = take_other_record(step, changes)
-            if other is not None and (is_poorer(step) or other.step_index == WITHHELD):
-                out.count(metrics.DUPLICATES.labels(record.topic))
-                self._audit(record, event, "duplicate", {"call": 1}, active.version, out)
-                if other.step_index != WITHHELD:
-                    for fact in facts_of(step, other.step_index, JOB):
-                        self._govern_feedback(fact, active, out)
-                return
-            governed = self._govern_step(step, other, active, changes, out)
+            self._govern_call(record, cast(Step, event), active, changes, out)
+        elif consent == "none":
+            self._withhold(record, event, "consent:none", active.version, out)
         else:
             governed = self._govern_feedback(cast(Feedback, event), active, out)
-        self._report_redactions(record, event, governed, out)
+            self._report_redactions(record, event, governed, out)
+
+    def _govern_call(self, record: Record, step: Step, active: ActivePolicy, changes: Changes, out: Outputs) -> None:
+        """Govern a step as one record of its call; it may be left out or supersede the other one."""
+        other = take_other_record(step, changes)
+        if step["consent"] == "none":
+            self._withhold(record, step, "consent:none", active.version, out)
+            if other is None or other.step_index == WITHHELD:
+                add_record(step, WITHHELD, changes)  # the call's other record is withheld too
+            else:
+                self._govern_step(in_place_of(step, other), other, active, changes, out)
+        elif other is not None and is_left_out(step, other):
+            out.count(metrics.DUPLICATES.labels(record.topic))
+            self._audit(record, step, "duplicate", {"call": 1}, active.version, out)
+            if other.step_index != WITHHELD:
+                for fact in facts_of(step, other.step_index, JOB):
+                    self._govern_feedback(fact, active, out)
+        else:
+            step = step if other is None else in_place_of(step, other)
+            self._report_redactions(record, step, self._govern_step(step, other, active, changes, out), out)
 
     def _govern_step(
         self, step: Step, other: OtherRecord | None, active: ActivePolicy, changes: Changes, out: Outputs
@@ -191,7 +198,7 @@ class GovernFold:
             governed["governed"]["supersedes"] = other.source_event_id
         out.emit(GOVERNED_STEPS, step["trajectory_id"], governed)
         numbered.save(changes)
-        if clean:
+        if clean and step["consent"] != "none":  # a withheld step has no content to judge its context by
             changes.put(clean_key(step, step["step_index"], 0), b"")
         elif other is not None:  # the poorer record may have lacked the redacted text
             for days in (-1, 0, 1):

@@ -2,7 +2,8 @@
 
 The gateway's record is the richer one: it may have tokens. If it comes first, the span's is left out, and what only
 the span says becomes feedback: errors and durations of tools, the cost, and the end of the run. If it comes second, it
-takes the index of the span's, and names it as superseded.
+takes the index of the span's, and names it as superseded. Of their consents, the stricter one counts in either order: a
+later record that permits less supersedes the earlier one, without content if it permits nothing.
 
 State: the calls of each trajectory by name (`Step.call_ids`), until their second record has come, for `KEPT_DAYS`.
 """
@@ -12,9 +13,10 @@ import struct
 import uuid
 from typing import NamedTuple
 
+from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.state import CALL, DAY_US, day, trajectory_digest
 from stepstream.jobs.runtime.state import Changes
-from stepstream.topics.events import Feedback, Step, new_feedback
+from stepstream.topics.events import Consent, Feedback, Step, new_feedback, new_message
 from stepstream.topics.ids import derived_id
 
 _APART_US = 3600 * 1_000_000
@@ -23,7 +25,9 @@ KEPT_DAYS = 2
 """Days for which the second record of a call is expected: a gateway's spool may wait for Kafka."""
 WITHHELD = -1
 """Index of a record that consent withheld."""
-_RECORD = struct.Struct(">?i16s")
+_RECORD = struct.Struct(">Bi16s")
+_POORER, _ANALYSE = 1, 2
+"""Bits of a saved record: it is of OpenTelemetry; its consent is `analyse`. Earlier releases saved the first only."""
 
 
 class OtherRecord(NamedTuple):
@@ -32,6 +36,7 @@ class OtherRecord(NamedTuple):
     step_index: int
     """Index of its step, or `WITHHELD`."""
     source_event_id: str
+    consent: Consent
 
 
 def take_other_record(step: Step, changes: Changes) -> OtherRecord | None:
@@ -40,17 +45,19 @@ def take_other_record(step: Step, changes: Changes) -> OtherRecord | None:
     for key in keys:
         value = changes.get(key)
         if value is not None:
-            poorer, index, source = _RECORD.unpack(value)
-            if poorer != is_poorer(step):
+            bits, index, source = _RECORD.unpack(value)
+            if bool(bits & _POORER) != is_poorer(step):
                 for each in keys:
                     changes.delete(each)
-                return OtherRecord(index, str(uuid.UUID(bytes=source)))
+                consent: Consent = "none" if index == WITHHELD else "analyse" if bits & _ANALYSE else "train"
+                return OtherRecord(index, str(uuid.UUID(bytes=source)), consent)
     return None
 
 
 def add_record(step: Step, index: int, changes: Changes) -> None:
     """Remember the first record of a call; `index` is its step's final one."""
-    value = _RECORD.pack(is_poorer(step), index, uuid.UUID(step["event_id"]).bytes)
+    bits = _POORER * is_poorer(step) | _ANALYSE * (step["consent"] == "analyse")
+    value = _RECORD.pack(bits, index, uuid.UUID(step["event_id"]).bytes)
     for key in _keys(step, (0,)):
         changes.put(key, value)
 
@@ -58,6 +65,42 @@ def add_record(step: Step, index: int, changes: Changes) -> None:
 def is_poorer(step: Step) -> bool:
     """Return True for a record of OpenTelemetry, beside which a gateway's is the richer one."""
     return step["fidelity"] == "span"
+
+
+def is_left_out(step: Step, other: OtherRecord) -> bool:
+    """Return True if the earlier record of a step's call makes the step unnecessary: it is richer, or was withheld."""
+    if other.step_index == WITHHELD:
+        return True
+    return is_poorer(step) and strictest_of(step["consent"], other.consent) == other.consent
+
+
+def in_place_of(step: Step, other: OtherRecord) -> Step:
+    """Return a step as it supersedes the published record of its call: at its index, with the stricter consent."""
+    consent = strictest_of(step["consent"], other.consent)
+    index = other.step_index if step["counted_by"] is None else step["step_index"]
+    placed: Step = {**step, "consent": consent, "step_index": index}
+    return placed if consent != "none" else _without_content(placed)
+
+
+def _without_content(step: Step) -> Step:
+    """Return a step with who made the call and when, and nothing of what was said."""
+    return {
+        **step,
+        "fidelity": "span",
+        "prompt_shared_messages": 0,
+        "prompt_shared_tokens": 0,
+        "prompt_shared_digest": None,
+        "messages": [],
+        "prompt_token_ids": [],
+        "tool_definitions": None,
+        "response": new_message(role="assistant"),
+        "response_token_ids": [],
+        "response_logprobs": [],
+        "loss_mask": [],
+        "policy_spans": [],
+        "sampling_mask": None,
+        "error": None,
+    }
 
 
 def facts_of(step: Step, index: int, job: str) -> list[Feedback]:

@@ -10,7 +10,7 @@ from stream_records import T0_US, make_steps
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.fold import GovernFold
-from stepstream.topics.events import Step, new_message, new_tool_call, new_trajectory_closed
+from stepstream.topics.events import Consent, Step, new_message, new_tool_call, new_trajectory_closed
 from stepstream.topics.ids import derived_id
 
 SPAN: dict[str, Any] = {
@@ -94,6 +94,35 @@ def test_a_record_that_consent_withheld_is_not_learned_from_the_other(run: FoldR
     own, spans = recorded(consent="none")
     allowed = [Step(**{**step, "consent": "train"}) for step in spans]
     assert govern(run, [*own, *allowed]) == []
+
+
+@pytest.mark.parametrize("order", list(orders([], [])))
+@pytest.mark.parametrize("of", ["gateway", "telemetry"])
+@pytest.mark.parametrize("consent", ["none", "analyse"])
+def test_the_stricter_consent_of_two_records_counts_in_either_order(
+    run: FoldRun, order: str, of: str, consent: Consent
+) -> None:
+    own, spans = recorded()
+    for step in own if of == "gateway" else spans:
+        step["consent"] = consent
+    outputs = govern(run, orders(own, spans)[order])
+    assert not [topic for topic, _ in outputs if topic == "dead-letters"]
+    last = {event["step_index"]: event for topic, event in outputs if topic == "governed-steps"}
+    assert all(step["consent"] == consent and not step["governed"]["trainable"] for step in last.values())
+    assert set(last) in ([{0, 1, 2}] if consent == "analyse" else [{0, 1, 2}, set()])
+    if not last:
+        return
+    if consent == "none":
+        assert not any(step["messages"] or step["response"]["content"] for step in last.values())
+    *_, label = Run().labels(*outputs, ("closures", _closed()))
+    assert (label["consent"], label["trainable"], label["sequences"]) == (consent, False, [])
+
+
+def test_a_step_after_a_withheld_one_does_not_count_its_context_as_clean(run: FoldRun) -> None:
+    own, spans = recorded()
+    own[0]["consent"] = "none"
+    outputs = govern(run, [spans[0], own[0], own[1]])
+    assert "redacted:prefix" in outputs[-1][1]["governed"]["flags"]
 
 
 def test_calls_with_one_name_are_not_one_step_unless_the_kinds_differ(run: FoldRun) -> None:
