@@ -7,7 +7,7 @@ import click
 
 from stepstream.cli.model_rollouts import open_log, wait_read
 from stepstream.config import Settings
-from stepstream.versions.retention import Removals, removal_events, removals_of
+from stepstream.versions.retention import Removals, is_named, removal_events, removals_now
 
 
 @click.command()
@@ -34,9 +34,10 @@ def prune(model: str, keep_versions: int | None, keep_training: int | None, dry_
         checkpoints = versions.checkpoints(model)
         every_s, learner = settings.inference.status_every_s, settings.learner
         loaded = loaded_versions(workers.items().values(), model, now_us(), every_s)
-        removals = removals_of(
+        removals = removals_now(
             checkpoints,
-            versions.served(model).in_use | loaded,
+            versions.served(model),
+            loaded,
             keep_versions=learner.keep_versions if keep_versions is None else keep_versions,
             keep_training=learner.keep_training if keep_training is None else keep_training,
         )
@@ -65,7 +66,10 @@ def _remove(settings: Settings, model: str, removals: Removals) -> None:
         for checkpoint, _ in events:
             producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
         producer.flush()
+    checkpoints |= {checkpoint["version"]: checkpoint for checkpoint, _ in events}
     for checkpoint, part in events:
+        if is_named(checkpoint, part, checkpoints.values()):
+            continue  # another version has the same files
         remove(checkpoint["uri"], part)
 
 

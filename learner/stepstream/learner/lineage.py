@@ -1,5 +1,6 @@
 """Fold the `checkpoints` topic to the versions of each model: the newest one, its ancestors and its trained records."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -10,7 +11,10 @@ from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, Rollout
+from stepstream.versions.layout import name_of, role_of
 from stepstream.versions.rollouts import is_taken_back
+
+log = logging.getLogger(__name__)
 
 
 class UnknownVersion(Exception):
@@ -73,6 +77,16 @@ class Versions:
         while (parent := line[-1]["parent_version"]) is not None:
             line.append(self.get(checkpoint["model"], parent))
         return line
+
+
+def warn_without_training(checkpoint: Checkpoint) -> None:
+    """Warn if a trained version, from which training continues, has lost its training state to retention."""
+    if checkpoint["parent_version"] is not None and all(role_of(file) != "training" for file in checkpoint["files"]):
+        log.warning(
+            "%s has no training state any more: the optimizer's state begins anew; learner.keep_training sets how many "
+            "versions keep theirs",
+            name_of(checkpoint),
+        )
 
 
 def of_log(line: Iterable[Checkpoint], prefix: str) -> list[Checkpoint]:

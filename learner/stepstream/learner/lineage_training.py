@@ -21,7 +21,7 @@ from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.sampler import sampler_of
 from stepstream.learner.decisions import Decider
 from stepstream.learner.gap_alarm import GapAlarm
-from stepstream.learner.lineage import Versions, left_out, of_log, offsets_of, uses_of
+from stepstream.learner.lineage import Versions, left_out, of_log, offsets_of, uses_of, warn_without_training
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import cache_folder
 from stepstream.learner.model.reference import reference_folder
@@ -83,6 +83,7 @@ class LineageTraining:
         self._control, self._known_bad = control, control.taken_back
         self._updates_before = base["updates"]
         self._folder = self._fetch(versions, self._base)
+        warn_without_training(self._base)
         line = versions.lineage(self._base)
         self._left_out = left_out(line, self._newest)
         self._root = line[-1]["version"]

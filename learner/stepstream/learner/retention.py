@@ -6,7 +6,7 @@ names any more: the first pass of the next learner removes them.
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 
 from stepstream.config import Settings
@@ -22,7 +22,7 @@ from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table
 from stepstream.versions.follower import VersionFollower
 from stepstream.versions.layout import TRAINING, WEIGHTS, name_of
-from stepstream.versions.retention import Removals, removal_events, removals_of
+from stepstream.versions.retention import Removals, is_named, removal_events, removals_now
 from stepstream.versions.worker_agreement import loaded_versions
 
 log = logging.getLogger(__name__)
@@ -93,13 +93,12 @@ class Retention:
         checkpoints, config = versions.checkpoints(self._model), self._settings.learner
         every_s = self._settings.inference.status_every_s
         loaded = loaded_versions(workers.items().values(), self._model, now_us(), every_s)
-        served = versions.served(self._model)
-        removals = removals_of(
+        removals = removals_now(
             checkpoints,
-            served.in_use | loaded,
+            versions.served(self._model),
+            loaded,
             keep_versions=config.keep_versions,
             keep_training=config.keep_training,
-            stable=None if served.follows_newest else served.stable,
         )
         if self._unremoved is None:
             self._unremoved = left_files(checkpoints.values())
@@ -110,8 +109,8 @@ class Retention:
         self._forget_inputs(removals)
         self._unremoved += events
         # The follower has not read the removals yet.
-        left = [one for one in checkpoints.values() if _is_present(one) and one["version"] not in removals.versions]
-        self._remove_files({one["uri"] for one in left})
+        checkpoints |= {checkpoint["version"]: checkpoint for checkpoint, _ in events}
+        self._remove_files(checkpoints.values())
 
     def _with_inputs(self, checkpoints: Mapping[int, Checkpoint], removals: Removals) -> dict[int, Checkpoint]:
         """Return the newest events of the versions to remove, with the inputs that the follower leaves out."""
@@ -127,11 +126,11 @@ class Retention:
         for version in is_last:
             self._inputs.pop(version, None)
 
-    def _remove_files(self, present: set[str]) -> None:
+    def _remove_files(self, checkpoints: Collection[Checkpoint]) -> None:
         """Remove what the log no longer names; a part that cannot be removed is tried again after the next version."""
         waiting, self._unremoved = self._unremoved or [], []
         for checkpoint, part in waiting:
-            if not part and checkpoint["uri"] in present:
+            if is_named(checkpoint, part, checkpoints):
                 continue  # another version has the same files
             if self._closing.is_set():
                 return

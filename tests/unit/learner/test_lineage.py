@@ -1,10 +1,26 @@
 """Check the fold of checkpoint events to versions and lineages."""
 
+import logging
+
 import pytest
 from sample_records import checkpoint
 
-from stepstream.learner.lineage import UnknownVersion, Versions, left_out, of_log, offsets_of, trained_positions
-from stepstream.topics.events import Rollout, new_partition_offset, new_rollout, new_update_input
+from stepstream.learner.lineage import (
+    UnknownVersion,
+    Versions,
+    left_out,
+    of_log,
+    offsets_of,
+    trained_positions,
+    warn_without_training,
+)
+from stepstream.topics.events import (
+    Rollout,
+    new_checkpoint_file,
+    new_partition_offset,
+    new_rollout,
+    new_update_input,
+)
 
 
 @pytest.fixture
@@ -79,3 +95,21 @@ def test_the_next_version_is_trained_from_the_newest_or_from_the_stable_one_afte
     versions.fold(checkpoint(5, parent_version=2))
     assert parent(rollout(2, 3)) == 5, "trained after that from the stable one"
     assert left_out(versions.lineage(versions.get("demo", 5)), 5) == {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("parent", "path", "warns"),
+    [
+        (1, "weights/model.safetensors", True),
+        (1, "training/optimizer.safetensors", False),
+        (1, "optimizer.safetensors", False),
+        (None, "weights/model.safetensors", False),
+    ],
+)
+def test_a_trained_version_without_its_training_state_is_a_warning(
+    parent: int | None, path: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = [new_checkpoint_file(path=path, sha256="", size_bytes=1, role="")]
+    with caplog.at_level(logging.WARNING):
+        warn_without_training(checkpoint(2, parent_version=parent, files=files))
+    assert ("demo@2 has no training state any more" in caplog.text) == warns

@@ -4,7 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
-from stepstream.versions.retention import Removals, removal_events, removals_of, without_training
+from stepstream.versions.retention import (
+    Removals,
+    is_named,
+    removal_events,
+    removals_now,
+    removals_of,
+    without_training,
+)
+from stepstream.versions.rollouts import ServedVersions
 
 
 def version(number: int, parent: int | None, base: int | None = None) -> Checkpoint:
@@ -88,6 +96,24 @@ def test_what_is_kept_can_always_be_completed(count: int, every: int, used: set[
     assert removals_of(after, used, keep_versions=keep, keep_training=training) == Removals(), "once is enough"
 
 
-def test_the_fixed_stable_version_keeps_its_training_state() -> None:
-    removals = removals_of(line(10), {4, 5}, keep_versions=2, keep_training=2, stable=4)
+def test_a_version_that_training_may_continue_from_keeps_its_training_state() -> None:
+    removals = removals_of(line(10), {4, 5}, keep_versions=2, keep_training=2, resumable={4})
     assert removals.training == (0, 5)
+
+
+def test_what_a_track_a_rollback_or_a_pin_names_keeps_its_training_state() -> None:
+    served = ServedVersions(6, previous_stable=4, pinned=frozenset({2}), newest=9, follows_newest=False)
+    removals = removals_now(line(10), served, {1}, keep_versions=2, keep_training=2)
+    assert removals == Removals(versions=(3, 5, 7), training=(0, 1)), "a worker's version needs no training state"
+
+
+def test_files_that_another_present_version_names_stay() -> None:
+    gone = version(1, None)
+    gone["removed_at_us"] = 1
+    whole, served = version(2, 1), without_training(version(3, 2))
+    assert is_named(gone, "", [gone, whole])
+    assert is_named(gone, "training", [gone, whole])
+    assert is_named(gone, "", [gone, served])
+    assert not is_named(gone, "training", [gone, served])
+    whole["uri"] = "elsewhere"
+    assert not is_named(gone, "", [gone, whole])

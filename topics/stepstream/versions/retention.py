@@ -3,12 +3,13 @@
 Pure; the learner, after each version, and `stepstream models prune` publish the removals and delete the files.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from stepstream.topics.events import Checkpoint
 from stepstream.topics.ids import new_event_id
 from stepstream.versions.layout import TRAINING, role_of
+from stepstream.versions.rollouts import ServedVersions
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,42 @@ class Removals:
     """Versions that lose their training state and stay servable."""
 
 
+def removals_now(
+    checkpoints: Mapping[int, Checkpoint],
+    served: ServedVersions,
+    loaded: Collection[int],
+    *,
+    keep_versions: int,
+    keep_training: int,
+) -> Removals:
+    """Return what to remove of a model, as the log says now; see `removals_of`.
+
+    What the tracks, a rollback or a pin names keeps its training state too: the learner continues from it if the newer
+    versions are taken back.
+
+    Args:
+        checkpoints: newest event of each version.
+        served: what the decisions about the model name.
+        loaded: versions that its workers hold.
+        keep_versions: number of newest versions to keep; 0: all.
+        keep_training: number of newest versions whose training state is kept; 0: all.
+    """
+    return removals_of(
+        checkpoints,
+        served.in_use.union(loaded),
+        keep_versions=keep_versions,
+        keep_training=keep_training,
+        resumable=served.in_use,
+    )
+
+
 def removals_of(
     checkpoints: Mapping[int, Checkpoint],
     in_use: Collection[int],
     *,
     keep_versions: int,
     keep_training: int,
-    stable: int | None = None,
+    resumable: Collection[int] = (),
 ) -> Removals:
     """Return what to remove of a model.
 
@@ -39,8 +69,7 @@ def removals_of(
         in_use: versions that serve a track or a worker, to which a rollback returns, or that are pinned.
         keep_versions: number of newest versions to keep; 0: all.
         keep_training: number of newest versions whose training state is kept; 0: all.
-        stable: fixed version of the track `stable`, whose training state is kept too: the learner continues from it if
-            a newer one is taken back.
+        resumable: further versions whose training state is kept.
     """
     present = {version: one for version, one in checkpoints.items() if one["removed_at_us"] is None}
     if not present:
@@ -52,7 +81,7 @@ def removals_of(
     kept |= {_root(checkpoints, version) for version in kept}
     kept |= _bases(present, kept)
     with_training = set(newest_first if not keep_training else newest_first[:keep_training])
-    with_training |= {stable} if stable is not None else set()
+    with_training |= set(resumable)
     return Removals(
         tuple(version for version in sorted(present) if version not in kept),
         tuple(
@@ -88,6 +117,22 @@ def removal_events(
 def without_training(checkpoint: Checkpoint) -> Checkpoint:
     """Return the event of a version without its training state; its signature stays valid."""
     return {**checkpoint, "files": [file for file in checkpoint["files"] if role_of(file) != "training"]}
+
+
+def is_named(checkpoint: Checkpoint, part: str, checkpoints: Iterable[Checkpoint]) -> bool:
+    """Return True if a present version names files in the same folder, so that they must stay.
+
+    Args:
+        checkpoint: the version whose files are to go.
+        part: part of its folder to remove; empty: all of it.
+        checkpoints: newest event of each version, removals included.
+    """
+    return any(
+        one["uri"] == checkpoint["uri"]
+        and one["removed_at_us"] is None
+        and (not part or any(file["path"].startswith(f"{part}/") for file in one["files"]))
+        for one in checkpoints
+    )
 
 
 def _root(checkpoints: Mapping[int, Checkpoint], version: int) -> int:

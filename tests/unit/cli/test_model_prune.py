@@ -1,0 +1,128 @@
+"""Check `stepstream models prune` against a log in memory: what it keeps of a promoted version, and shared files."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stepstream.cli import model_prune
+from stepstream.config import Settings
+from stepstream.learner import lineage
+from stepstream.topics import codec, producer, table
+from stepstream.topics.events import Checkpoint, Rollout, new_checkpoint, new_checkpoint_file, new_rollout
+from stepstream.versions import follower
+from stepstream.versions.rollouts import ModelVersions
+
+
+class Log:
+    """The log, its producer, the follower and the table of workers."""
+
+    def __init__(self) -> None:
+        self.events: list[Checkpoint] = []
+        self.rollouts: list[Rollout] = []
+        self.at_flush: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def send(self, _topic: str, _key: str, record: Any) -> None:
+        self.events.append(record)
+
+    def flush(self) -> None:
+        self.at_flush()
+
+    def close(self) -> None: ...
+
+    def wait_current(self, _timeout_s: float) -> bool:
+        return True
+
+    def items(self) -> dict[str, Any]:
+        return {}
+
+    def checkpoints(self, _model: str) -> dict[int, Checkpoint]:
+        return self._fold().checkpoints
+
+    def served(self, _model: str) -> Any:
+        return self._fold().served
+
+    def _fold(self) -> ModelVersions:
+        fold = ModelVersions()
+        for event in self.events:
+            fold.apply_checkpoint(event["version"], {**event})
+        for rollout in self.rollouts:
+            fold.apply_rollout(rollout)
+        return fold
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    log = Log()
+    for number in range(10):
+        files = []
+        for part in ("weights", "training"):
+            path = tmp_path / str(number) / part / "x.safetensors"
+            path.parent.mkdir(parents=True)
+            path.write_text("x")
+            files.append(new_checkpoint_file(path=f"{part}/x.safetensors", sha256="", size_bytes=1, role=part))
+        log.events.append(
+            new_checkpoint(
+                event_id=f"e{number}", occurred_at_us=0, model="m", version=number, files=files, weights_sha256="",
+                uri=(tmp_path / str(number)).as_uri(), code_version="", parent_version=number - 1 if number else None,
+            )
+        )  # fmt: skip
+
+    @contextmanager
+    def open_log() -> Iterator[Settings]:
+        yield Settings()
+
+    def read_versions(*_: object) -> lineage.Versions:
+        versions = lineage.Versions()
+        for event in log.events:
+            versions.fold(event)
+        return versions
+
+    monkeypatch.setattr(model_prune, "open_log", open_log)
+    monkeypatch.setattr(model_prune, "wait_read", lambda *_: None)
+    for module, name in (
+        (follower, "VersionFollower"),
+        (table, "Table"),
+        (producer, "EventProducer"),
+        (codec, "Codec"),
+    ):
+        monkeypatch.setattr(module, name, lambda *_: log)
+    monkeypatch.setattr(lineage, "read_versions", read_versions)
+    return log
+
+
+def prune(*options: str) -> dict[str, Any]:
+    result = CliRunner().invoke(model_prune.prune, ["m", "--json", *options])
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.output)
+    return found
+
+
+def decision(stable: int, previous: int | None = None) -> Rollout:
+    return new_rollout(
+        event_id="r", occurred_at_us=1, model="m", stable_version=stable, previous_stable_version=previous
+    )
+
+
+def test_a_promoted_version_and_the_one_before_keep_their_training_state(log: Log, tmp_path: Path) -> None:
+    log.rollouts.append(decision(5, 3))
+    removed = prune("--keep-versions", "2", "--keep-training", "1")
+    assert (removed["versions"], removed["training"]) == ([1, 2, 4, 6, 7], [0, 8])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "3", "5", "8", "9"]
+    both = ["training", "weights"]
+    assert [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("3", "5")] == [both, both]
+
+
+def test_files_that_another_present_version_names_stay(log: Log, tmp_path: Path) -> None:
+    log.events[9]["uri"] = log.events[4]["uri"]
+    assert 4 in prune("--keep-versions", "2", "--keep-training", "1")["versions"]
+    assert sorted(path.name for path in (tmp_path / "4").iterdir()) == ["training", "weights"]
