@@ -259,6 +259,20 @@ def test_alarms_are_shown_to_users_of_their_tenant(ask: Callable[..., Any]) -> N
     assert {row["message"] for row in ask(review, OF_ACME)["alarms"]} == {"of acme"}
 
 
+def test_a_user_of_all_tenants_may_choose_one(ask: Callable[..., Any], services: Services) -> None:
+    with connection.connect(services.settings, database=services.settings.clickhouse.database) as client:
+        refresh(client)
+    for user, tenant, trajectories_, calls in ((ADMIN, "", 5, 8), (ADMIN, "acme", 1, 1), (OF_DEFAULT, "acme", 4, 7)):
+        assert ask(overview, user, tenant=tenant)["totals"]["trajectories"] == trajectories_
+        rows = ask(curves, user, tenant=tenant, model="planted")["success"]
+        assert sum(row["outcomes"] for row in rows) == (0 if trajectories_ == 1 else 2)
+        assert sum(row["n"] for row in ask(rewards, user, tenant=tenant)["components"]) == trajectories_
+        assert [row["calls"] for row in ask(tools, user, tenant=tenant)["tools"]] == [calls]
+    for page in (overview, curves, rewards, tools):
+        assert ask(page, tenant="acme")["tenants"] == ["acme", "default"]
+        assert ask(page, OF_ACME)["tenants"] == []
+
+
 def test_long_ranges_read_the_rollup_and_show_the_same(ask: Callable[..., Any], services: Services) -> None:
     with connection.connect(services.settings, database=services.settings.clickhouse.database) as client:
         refresh(client)

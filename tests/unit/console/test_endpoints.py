@@ -1,5 +1,6 @@
 """Test what an endpoint's call gives: bounded queries, checked parameters."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +36,20 @@ def test_every_query_is_bound_to_the_tenant() -> None:
     assert own.query_installation("SELECT 1") == []
     everyone, store = call()
     assert everyone.query_installation("SELECT 1") == [{"n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("user", "named", "bound"), [("", "", ""), ("", "acme", "acme"), ("acme", "", "acme"), ("acme", "other", "acme")]
+)
+def test_only_a_user_of_all_tenants_chooses_one(user: str, named: str, bound: str) -> None:
+    own, store = call(user)
+    replace(own, parameters={"tenant": named}).query("SELECT {tenant:String}")
+    assert store.asked[0][1] == {"tenant": bound}
+
+
+def test_the_name_of_a_tenant_is_bounded() -> None:
+    with pytest.raises(BadRequest, match="tenant is longer"):
+        replace(call()[0], parameters={"tenant": "x" * 257}).query("SELECT {tenant:String}")
 
 
 def test_a_range_ends_now_or_where_it_is_asked() -> None:

@@ -4,7 +4,7 @@
     def rewards(call: Call) -> Answer:
         return {"components": call.query(COMPONENTS, limit=call.integer("limit", 50, most=500))}
 
-Every query is bound to the user's tenant (`call.query`). An endpoint about the installation itself, whose tables have
+Every query is bound to the user's tenant (`call.query`); a user of all tenants may name one (`tenant`). An endpoint about the installation itself, whose tables have
 no tenant, is declared `installation=True`: users of one tenant get 403.
 """
 
@@ -56,8 +56,17 @@ class Call:
     body: Mapping[str, Any] = field(default_factory=dict)
     """The JSON object of an action; empty for others."""
 
+    @property
+    def tenant(self) -> str:
+        """Return the tenant of its queries: the user's, else the parameter `tenant`; empty: all tenants.
+
+        Raises:
+            BadRequest: the parameter is too long.
+        """
+        return self.user.tenant or self.text("tenant", longest=256)
+
     def query(self, sql: str, *, fresh_s: float = 1.0, **parameters: Any) -> list[Row]:
-        """Return the rows of a query that is bound to the user's tenant (`TENANT`).
+        """Return the rows of a query that is bound to `tenant` (`TENANT`).
 
         Raises:
             ValueError: the query is not bound to a tenant: an error of the program.
@@ -66,7 +75,7 @@ class Call:
         """
         if "{tenant:String}" not in sql:
             raise ValueError("the query is not bound to the user's tenant: add TENANT, or use query_installation")
-        return self.services.store.query(sql, {**parameters, "tenant": self.user.tenant}, fresh_s=fresh_s)
+        return self.services.store.query(sql, {**parameters, "tenant": self.tenant}, fresh_s=fresh_s)
 
     def query_installation(self, sql: str, *, fresh_s: float = 1.0, **parameters: Any) -> list[Row]:
         """Return the rows of a query about the installation; none for a user of one tenant.

@@ -1,7 +1,7 @@
 """Answer the page Curves: success by policy version with intervals, and when versions were served and rolled back."""
 
 from stepstream.services.console.api.cohorts import cohorts
-from stepstream.services.console.api.scope import chosen_model, models
+from stepstream.services.console.api.scope import chosen_model, models, tenants
 from stepstream.services.console.api.sql import between, ms, wilson
 from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
 
@@ -52,6 +52,7 @@ def curves(call: Call) -> Answer:
     bounds = {"since": since, "until": until, "model": chosen_model(call, known)}
     success = _SUCCESS.replace("{cohorts}", cohorts(since, until))
     return {
+        "tenants": tenants(call),
         "models": known,
         "model": bounds["model"],
         "agents": [row["agent"] for row in call.query(_AGENTS, fresh_s=10.0, **bounds)],

@@ -36,7 +36,7 @@ WHERE {TENANT} AND tenant = {{of:String}} AND agent = {{agent:String}} AND model
 @reads("/api/decisions")
 def decisions(call: Call) -> Answer:
     """Return the newest decisions, one with its details and effect if `id` names it, and the policies in force."""
-    tenant, now = call.user.tenant, now_us()
+    tenant, now = call.tenant, now_us()
     log, policies = call.services.decisions.get()
     state = call.text("state")
     if state not in {"", *STATES}:

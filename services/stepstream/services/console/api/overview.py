@@ -1,7 +1,7 @@
 """Answer the page Overview: is it learning, is it safe, what changed lately."""
 
 from stepstream.services.console.api.cohorts import cohorts, staleness
-from stepstream.services.console.api.scope import chosen_model, models
+from stepstream.services.console.api.scope import chosen_model, models, tenants
 from stepstream.services.console.api.sql import between, ms, wilson
 from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
 
@@ -55,6 +55,7 @@ def overview(call: Call) -> Answer:
     bounds = {"since": since, "until": until}
     rows = cohorts(since, until)
     return {
+        "tenants": tenants(call),
         "models": known,
         "model": model,
         "steps": call.query(_STEPS),

@@ -1,6 +1,7 @@
 """Answer the page Rewards: reward components over time, and the alarms about them."""
 
 from stepstream.services.console.api.buckets import Source, points
+from stepstream.services.console.api.scope import tenants
 from stepstream.services.console.api.sql import between, hours, ms
 from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
 
@@ -50,6 +51,7 @@ def rewards(call: Call) -> Answer:
     of = {"since": since, "until": until, **{name: call.text(name, longest=256) for name in _FILTERS}}
     found = points(call, _ROLLUP, _FACTS, **of)
     return {
+        "tenants": tenants(call, "7d"),
         "components": found["points"],
         "bucket_s": found["bucket_s"],
         "alarms": call.query(_ALARMS, fresh_s=2.0),

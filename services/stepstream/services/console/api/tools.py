@@ -4,6 +4,7 @@ from typing import Any
 
 from stepstream.analytics.tools import Calls, tool_alert
 from stepstream.services.console.api.buckets import Source, points
+from stepstream.services.console.api.scope import tenants
 from stepstream.services.console.api.sql import between
 from stepstream.services.console.endpoints import TENANT, Answer, Call, reads
 
@@ -96,7 +97,12 @@ def tools(call: Call) -> Answer:
     ]
     tool = call.text("tool", longest=256)
     series = points(call, _ROLLUP, _FACTS, **of, tool=tool) if tool else {"points": [], "bucket_s": 0}
-    return {"tools": rows, "series": series["points"], "bucket_s": series["bucket_s"]}
+    return {
+        "tenants": tenants(call),
+        "tools": rows,
+        "series": series["points"],
+        "bucket_s": series["bucket_s"],
+    }
 
 
 def _alert(row: dict[str, Any]) -> Answer:

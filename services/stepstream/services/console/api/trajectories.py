@@ -178,7 +178,7 @@ def compare(call: Call) -> Answer:
 
 def tenant_of(call: Call) -> str:
     """Return the tenant that a request is about: the user's own, or for a user of all tenants the one it names."""
-    return call.user.tenant or call.text("tenant", longest=256) or DEFAULT_TENANT
+    return call.tenant or DEFAULT_TENANT
 
 
 def found_trajectory(call: Call, name: str = "id") -> Trajectory:

@@ -12,7 +12,7 @@
  * @property {number} now     time of the newest answer, in milliseconds since the Unix epoch
  * @property {(role: Role) => boolean} may    whether the user's role includes `role`
  * @property {(change: Record<string, string | null>) => void} set   change the query string and load again; null removes a name
- * @property {(page: string, state?: State) => string} href   address of a view; the model and the range are carried along
+ * @property {(page: string, state?: State) => string} href   address of a view; the model, the range and the tenant are carried along
  * @property {(path: string, parameters?: Record<string, string | number | null | undefined>) => Promise<any>} get   fetch an endpoint
  * @property {(path: string, body?: object) => Promise<any>} post   call an action; needs the role of its endpoint
  * @property {() => Promise<void>} reload   fetch the page's data again

@@ -3,7 +3,9 @@
 /** @typedef {import("./context.js").State} State */
 
 // Names that links to other pages carry along.
-const CARRIED = ["model", "since"];
+const CARRIED = ["model", "since", "tenant"];
+// Pages whose tenant names what they show: other pages are not filtered by it.
+const OF_ONE = ["trajectory", "compare"];
 
 /** @returns {{ page: string, state: State }} */
 export function current() {
@@ -15,8 +17,9 @@ export function current() {
 
 /** @param {string} page @param {State} [state] @returns {string} */
 export function href(page, state = {}) {
-  const now = current().state;
-  const carried = Object.fromEntries(CARRIED.filter((name) => name in now).map((name) => [name, now[name]]));
+  const { page: from, state: now } = current();
+  const names = CARRIED.filter((name) => name in now && !(name === "tenant" && OF_ONE.includes(from)));
+  const carried = Object.fromEntries(names.map((name) => [name, now[name]]));
   const query = new URLSearchParams({ ...carried, ...state });
   return query.size ? `/${page}?${query}` : `/${page}`;
 }

@@ -19,6 +19,13 @@ export const RANGE = /** @type {Filter} */ ({
   options: [["24h", "24 hours"], ["15m", "15 minutes"], ["1h", "1 hour"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"]],
 });
 
+/**
+ * The filter by tenant, for users of all tenants where there are several.
+ * @param {string[]} tenants @param {Context} context @returns {Filter[]}
+ */
+export const tenantFilter = (tenants, context) => (context.user.tenant || (tenants.length < 2 && !context.state.tenant)
+  ? [] : [{ name: "tenant", label: "Tenant", kind: "choice", options: tenants, all: "All tenants" }]);
+
 /** @param {Filter[]} fields @param {Context} context */
 export const filters = (fields, context) => html`
   <form class="filters" role="search" aria-label="Filters" @submit=${(/** @type {Event} */ event) => event.preventDefault()}>

@@ -1,7 +1,7 @@
 // Show success by policy version, with intervals, and when versions were served and rolled back.
 
 import { axis, chart, colour, faint, wholeTicks } from "../components/chart.js";
-import { RANGE, filters } from "../components/filters.js";
+import { RANGE, filters, tenantFilter } from "../components/filters.js";
 import { ago, bytes, count, decimal, percent, version } from "../components/format.js";
 import { card, empty } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -25,11 +25,12 @@ const FEW = 20;
 const SPLITS = [["eval", "held-out tasks", "eval", []], ["train", "training tasks", "train", [6, 4]]];
 
 /** @param {Context} context */
-export const load = ({ get, state }) => get("/api/curves", { model: state.model, agent: state.agent, since: state.since });
+export const load = ({ get, state }) => get("/api/curves", { tenant: state.tenant, model: state.model, agent: state.agent, since: state.since });
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
   ${filters([
+    ...tenantFilter(data.tenants, context),
     { name: "model", label: "Model", kind: "choice", options: data.models },
     { name: "agent", label: "Agent", kind: "choice", options: data.agents, all: "All agents" },
     RANGE,

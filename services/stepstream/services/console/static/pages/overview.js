@@ -1,7 +1,7 @@
 // Show whether the policy learns, whether all is safe, and what changed lately.
 
 import { axis, chart, colour, faint } from "../components/chart.js";
-import { RANGE, filters } from "../components/filters.js";
+import { RANGE, filters, tenantFilter } from "../components/filters.js";
 import { ago, clock, count, decimal, percent, version } from "../components/format.js";
 import { card, tile } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -14,11 +14,11 @@ export const tables = ["steps", "trajectories", "trajectory_hours", "checkpoints
 export const every = 5;
 
 /** @param {Context} context */
-export const load = (context) => context.get("/api/overview", { model: context.state.model, since: context.state.since });
+export const load = (context) => context.get("/api/overview", { tenant: context.state.tenant, model: context.state.model, since: context.state.since });
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
-  ${filters([{ name: "model", label: "Model", kind: "choice", options: data.models }, RANGE], context)}
+  ${filters([...tenantFilter(data.tenants, context), { name: "model", label: "Model", kind: "choice", options: data.models }, RANGE], context)}
   ${alarms(data.alarms)}
   <section class="tiles" aria-label="Now">${tiles(data, context)}</section>
   ${card("Steps per second", chart("steps", `Steps per second, last: ${data.steps.at(-1)?.steps ?? 0}`, steps(data.steps)), {

@@ -12,8 +12,10 @@ import { html } from "../vendor/lit-html/lit-html.js";
 export const title = "Trajectories";
 export const tables = ["trajectories"];
 
-const NAMES = ["agent", "model", "version", "outcome", "tool", "reward_least", "reward_most", "text", "task", "group", "id", "environment", "harness", "split", "since", "until", "after"];
+const NAMES = ["tenant", "agent", "model", "version", "outcome", "tool", "reward_least", "reward_most", "text", "task", "group", "id", "environment", "harness", "split", "since", "until", "after"];
 
+/** @type {import("../components/filters.js").Filter} */
+const TENANT = { name: "tenant", label: "Tenant", kind: "search" };
 /** @type {import("../components/filters.js").Filter[]} */
 const FIELDS = [
   { name: "text", label: "Words in a step", kind: "search" },
@@ -44,7 +46,7 @@ export const trajectoryHref = (context, row) => context.href("trajectory", { ten
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
-  ${filters(FIELDS, context)}
+  ${filters(context.user.tenant ? FIELDS : [TENANT, ...FIELDS], context)}
   ${card("Trajectories", html`
     ${table("Trajectories", columns(context), data.trajectories, { empty: nothing(data, context), href: (row) => trajectoryHref(context, row) })}
     <p class="pages">
