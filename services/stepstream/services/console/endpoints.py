@@ -4,8 +4,9 @@
     def rewards(call: Call) -> Answer:
         return {"components": call.query(COMPONENTS, limit=call.integer("limit", 50, most=500))}
 
-Every query is bound to the user's tenant (`call.query`); a user of all tenants may name one (`tenant`). An endpoint about the installation itself, whose tables have
-no tenant, is declared `installation=True`: users of one tenant get 403.
+Every query is bound to the user's tenant (`call.query`); a user of all tenants may name one (`tenant`). An endpoint
+about the installation itself, whose tables have no tenant, is declared `installation=True`: users of one tenant get
+403.
 """
 
 import re
