@@ -135,6 +135,55 @@ def test_without_a_canary_one_record_does_it() -> None:
     assert undone["state"] == "retired"
 
 
+def test_a_waiting_proposal_does_not_bring_a_disabled_tool_back() -> None:
+    versions: Versions = {}
+    log = DecisionLog()
+    stable = add(versions, "stable", instructions="Be brief.")
+    target = add(versions, "proposed", instructions="Be very brief.", parents=[stable])
+    run(versions, decision("disable", "tools", "get"))
+    canary = decision("canary", "skills", target)
+    *made, act = acts.do(canary, Serving(ModelVersions(), versions), 2)
+    versions.update({record.value["version"]: record.value for record in made})
+    assert [record.value["state"] for record in made] == ["retired", "canary"]
+    served = harnesses.served_harnesses(versions.values())
+    assert served.canary is not None
+    assert (served.canary["instructions"], served.canary["share"]) == ("Be very brief.", 0.3)
+    assert not offers(served.canary, "get")
+    assert versions[target]["state"] == "retired"  # or it would be tried again
+    log.add(DECISIONS, canary)
+    log.add(DECISION_ACTS, act.value)
+    found = history_of(scope_of(canary), log, Serving(ModelVersions(), versions), owns_weights=False).canary
+    assert found is not None
+    assert (found.version, found.lever) == (served.canary["version"], "skills")
+    assert [one["version"] for one in undo_harness(canary, {**versions})] == [found.version]
+    assert run(versions, decision("promote", "prompt", found.version)) == ["stable"]
+    assert not offers(harnesses.served_harnesses(versions.values()).stable, "get")
+
+
+def test_a_proposal_keeps_its_own_changes_of_tools() -> None:
+    versions: Versions = {}
+    stable = add(versions, "stable", instructions="Be brief.")
+    target = add(versions, "proposed", tools=[new_harness_tool(name="get", version="2")], parents=[stable], attempts=2)
+    run(versions, decision("disable", "tools", "get"))
+    assert run(versions, decision("canary", "prompt", target)) == ["canary"]
+    served = harnesses.served_harnesses(versions.values())
+    assert served.canary is not None
+    assert served.canary["version"] == target
+
+
+def test_a_proposal_whose_version_with_the_stable_tools_was_refused_is_not_tried() -> None:
+    versions: Versions = {}
+    stable = add(versions, "stable", instructions="Be brief.")
+    target = add(versions, "proposed", instructions="Be very brief.", parents=[stable])
+    refused = add(
+        versions, "proposed", instructions="Be very brief.", tools=[new_harness_tool(name="get", enabled=False)]
+    )
+    versions[refused] = harnesses.refuse(versions, refused)
+    run(versions, decision("disable", "tools", "get"))
+    [act] = acts.do(decision("canary", "prompt", target), Serving(ModelVersions(), versions), 2)
+    assert (act.value["state"], "was refused" in act.value["reason"]) == ("failed", True)
+
+
 def test_a_replaced_canary_keeps_the_lever_that_began_it() -> None:
     versions: Versions = {}
     log = DecisionLog()

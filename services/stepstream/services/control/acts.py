@@ -13,6 +13,7 @@ from stepstream.services.control.decide.decide import JOB
 from stepstream.services.control.decide.records import CANARY, CANARY_RULES, DIVERGING_REWARDS, Shadow
 from stepstream.services.control.history import AUTHOR, STARTED
 from stepstream.services.control.scope import Serving, scope_of, training_key
+from stepstream.services.control.tool_changes import add_with_tools, replace_canary, stable_changes, tool_of
 from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS, HARNESSES, ROLLOUTS, TRAINING_CONTROL
 from stepstream.topics.events import (
     Decision,
@@ -220,8 +221,7 @@ def _harness(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
         case "canary":
             if canary is not None:
                 raise Refused(f"the canary of {canary} is running")
-            harness = harnesses.start_canary(versions, target, decision["share"])
-            text = f"harness {target} serves {decision['share']:g} of {agent}'s trajectories"
+            return _start_harness(identity, versions)
         case "widen":
             _check_canary(target, canary)
             harness = harnesses.start_canary(versions, target, decision["share"])
@@ -244,6 +244,25 @@ def _harness(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
     return [_harness_record(identity, harness)], text
 
 
+def _start_harness(identity: _Identity, before: Mapping[str, Harness]) -> tuple[list[Record], str]:
+    """Serve a version as canary, with the changes of tools that the stable one has got since the version was made.
+
+    A proposal may wait while a broken tool is disabled, and would offer the tool again.
+    """
+    decision, versions = identity.decision, dict(before)
+    target, share = decision["target"], decision["share"]
+    versions[target] = harnesses.start_canary(versions, target, share)
+    made = [versions[target]]
+    text = f"harness {target} serves {share:g} of {decision['agent']}'s trajectories"
+    if changes := stable_changes(versions, versions[target]):
+        made, found = replace_canary(versions, versions[target], changes)
+        if len(made) == 1:
+            raise Refused(f"harness {found}, which is {target} with the stable version's tools, was refused")
+        names = ", ".join(sorted(changes))
+        text = f"{text} as {found}, with the stable version's tools ({names})"
+    return [_harness_record(identity, one, part=number) for number, one in enumerate(made)], text
+
+
 def _tools(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
     """Serve a harness version that does not offer a tool, or that pins its earlier version, to all trajectories.
 
@@ -257,39 +276,19 @@ def _tools(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
     before = served.stable or new_harness(
         event_id="", occurred_at_us=0, tenant=decision["tenant"], agent=decision["agent"], version=""
     )
-    stable = _add_changed_tool(versions, before, name, change)
+    changed = cast(HarnessTool, {**(tool_of(before, name) or new_harness_tool(name=name)), **change})
+    stable = add_with_tools(versions, before, {name: changed})
     versions[stable] = harnesses.promote(versions, stable)
     made = [versions[stable]]
     text = f"{name} is not offered any more" if decision["action"] == "disable" else f"{name} is pinned to {version}"
     text = f"{text} (harness {stable})"
     canary = served.canary
-    if canary is not None and _tool_of(canary, name) == _tool_of(before, name):
-        replaced = canary["version"]
-        versions[replaced] = harnesses.take_back(versions, replaced)
-        made.append(versions[replaced])
-        found = _add_changed_tool(versions, canary, name, change)
-        if versions[found]["state"] != "refused":
-            made.append(harnesses.start_canary(versions, found, canary["share"]))
-            text = f"{text}; canary {replaced} goes on as {found}"
+    if canary is not None and tool_of(canary, name) == tool_of(before, name):
+        replaced, found = replace_canary(versions, canary, {name: changed})
+        made += replaced
+        if len(replaced) > 1:
+            text = f"{text}; canary {canary['version']} goes on as {found}"
     return [_harness_record(identity, one, part=number) for number, one in enumerate(made)], text
-
-
-def _tool_of(content: Harness, name: str) -> HarnessTool | None:
-    """Return what a version changes about a tool; None: nothing."""
-    return next((one for one in content["tools"] if one["name"] == name), None)
-
-
-def _add_changed_tool(versions: dict[str, Harness], before: Harness, name: str, change: Mapping[str, Any]) -> str:
-    """Return the version that is `before` with a change of a tool; add it as a proposal if it is new."""
-    changed = cast(HarnessTool, {**(_tool_of(before, name) or new_harness_tool(name=name)), **change})
-    tools = sorted([changed, *(one for one in before["tools"] if one["name"] != name)], key=lambda one: one["name"])
-    content = {**before, "tools": tools}
-    found = harnesses.version_of(content)
-    if found not in versions:
-        parents = [before["version"]] if before["version"] else []
-        made = {**content, "parents": parents, "proposer": AUTHOR, "state": "proposed", "pinned": False, "share": 0.0}
-        versions[found] = harnesses.propose(versions, cast(Harness, made))
-    return found
 
 
 def _harness_record(identity: _Identity, harness: Harness, reason: str = "", part: int = 0) -> Record:
