@@ -272,6 +272,34 @@ def test_a_large_blast_radius_needs_a_person() -> None:
     assert (decision.approvals, decision.roles) == (1, ("operator", "admin"))
 
 
+def test_the_declared_blast_radius_is_the_share_that_an_action_reaches() -> None:
+    tried = History(canary=CANARY)
+    better, worse, alike = (tracks(rate, 0.5, n=500) for rate in (0.8, 0.2, 0.5))
+    promoted = History(promotion=Promotion("weights", "8", "7", NOW - HOUR))
+    fall: dict[str, Any] = {"outcomes": outcomes([0.8] * 100 + [0.4] * 100), "baseline": Attempts(1000, 800)}
+    found = {
+        "canary": decided(candidates=(BETTER,)),
+        "widen": decided(tried, outcomes=alike),
+        "promote": decided(tried, outcomes=better),
+        "rollback": decided(promoted, **fall),
+        "disable": decided(tools=(BROKEN,)),
+        "train": decided(groups=Groups(50, 10, 0.5)),
+    }
+    radii = {"canary": 0.1, "widen": 0.3, "promote": 1.0, "rollback": 1.0, "disable": 1.0, "train": 0.0}
+    assert {name: (one.action, one.blast_radius) for name, one in found.items()} == {
+        name: (name, radius) for name, radius in radii.items()
+    }
+    assert decided(tried, outcomes=worse).blast_radius == 0.1, "the canary's share"
+    assert {one.approvals for one in found.values()} == {0}, "by the default policy"
+
+
+def test_a_promotion_needs_a_person_where_the_policy_says_so() -> None:
+    policy = ControlPolicy.parse("approve_promotions = true")
+    promoted = decided(History(canary=CANARY), policy, outcomes=tracks(0.8, 0.5))
+    assert (promoted.action, promoted.approvals, promoted.roles) == ("promote", 1, ("operator", "admin"))
+    assert decided(policy=policy, candidates=(BETTER,)).approvals == 0
+
+
 def test_a_decision_is_an_event_with_every_field() -> None:
     decision = decided(candidates=(BETTER,), groups=Groups(50, 10, 0.5))
     reader, event = fastavro.parse_schema(schema("Decision")), event_of(decision)

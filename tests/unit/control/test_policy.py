@@ -43,6 +43,7 @@ def test_entries_lie_over_the_defaults_of_their_lever() -> None:
         ("[canary]\nshares = [0.5]", r"levers\.prompt\.blast_radius \(default\)|levers\.prompt"),
         ("[levers]\nprompt.blast_radius = 0.1", r"line 2: levers\.prompt\.blast_radius: canary\.shares reaches 0\.3"),
         ("[levers.weights]\napprovals = 2\nroles = []", r"line 3: levers\.weights\.roles: .* no role may give"),
+        ("approve_promotions = true\n[levers.weights]\nroles = []", r"line 3: levers\.weights\.roles: .* may give"),
         ("[levers.weights]\nroles = ['boss']", r"line 2: levers\.weights\.roles: no role 'boss'"),
         ("[levers.tools]\nbudget_per_day = 0", r"line 2: .*set enabled = false"),
         ("own_rules = ['headroom']", r"line 1: own_rules: 'headroom' is a built-in rule"),

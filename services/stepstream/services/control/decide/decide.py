@@ -133,7 +133,7 @@ def _decision(
 ) -> Decision:
     limits = policy.levers[finding.lever]
     share, effect = _exposure(finding, snapshot, history, policy)
-    approvals = 0 if finding.safety else policy.approvals_for(finding.lever)
+    approvals = 0 if finding.safety else policy.approvals_for(finding.lever, finding.action)
     return replace(
         _hold(finding.reason, lost, snapshot),
         action=finding.action,
@@ -143,7 +143,7 @@ def _decision(
         evidence=tuple(_with_source(figure, snapshot) for figure in finding.evidence),
         share=share,
         cost=limits.cost,
-        blast_radius=max(share, limits.blast_radius),
+        blast_radius=_reach(finding, share, history),
         approvals=approvals,
         roles=limits.roles if approvals else (),
         watched_until_us=snapshot.at_us + round(limits.watch_s * 1e6),
@@ -173,6 +173,19 @@ def _exposure(
         return begin, None
     alpha = 2 * policy.canary.alpha / max(1, snapshot.open_tests)  # the formula is two-sided
     return begin, rounded(minimum_detectable_effect(rate, n, round(n * (1 - share) / share), alpha=alpha))
+
+
+def _reach(finding: Finding, share: float, history: History) -> float:
+    """Return the share of served trajectories that an action reaches at once; training and searches reach none."""
+    match finding.action:
+        case "canary" | "widen":
+            return share
+        case "rollback" if finding.rule in CANARY_RULES:
+            return 0.0 if history.canary is None else history.canary.share
+        case "promote" | "rollback" | "disable":
+            return 1.0
+        case _:
+            return 0.0
 
 
 def _undo(finding: Finding) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stepstream.services.control.decide.policy_lines import line_of
-from stepstream.services.control.decide.records import CANARY_RULES, LEVERS, Lever
+from stepstream.services.control.decide.records import CANARY_RULES, LEVERS, Action, Lever
 
 ROLES = ("viewer", "operator", "admin")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -35,7 +35,7 @@ class LeverPolicy(Section):
 
     enabled: bool = Field(True, description="False: the lever is never pulled.")
     cost: float = Field(1.0, ge=0, description="Relative cost; the cheapest lever with evidence goes first.")
-    blast_radius: float = Field(0.1, ge=0, le=1, description="Largest share of trajectories that it reaches at once.")
+    blast_radius: float = Field(0.1, ge=0, le=1, description="Largest share of trajectories that it is tried on.")
     reversible: bool = Field(True, description="False: it cannot be undone, so a person must approve it.")
     cooldown_s: float = Field(3600.0, ge=0, description="Seconds after it was pulled before it is pulled again.")
     budget_per_day: int = Field(4, ge=0, description="Largest number of pulls in 24 hours.")
@@ -98,6 +98,9 @@ class ControlPolicy(Section):
     max_age_s: float = Field(900.0, gt=0, description="Age of statistics above which the decision is to hold.")
     min_trajectories: int = Field(50, ge=1, description="Trajectories below which nothing is decided.")
     approve_above: float = Field(0.5, ge=0, le=1, description="Blast radius above which a person must approve.")
+    approve_promotions: bool = Field(
+        False, description="True: a person must approve each promotion, which reaches all trajectories at once."
+    )
     change_effect: float = Field(0.15, gt=0, lt=1, description="Fall of success that the change point looks for.")
     change_limit: float = Field(
         10.0, gt=0, description="CUSUM limit h; a false alarm within T trajectories has a chance of at most T/e^h."
@@ -147,10 +150,11 @@ class ControlPolicy(Section):
             and any(fnmatchcase(model, pattern) for pattern in self.models)
         )
 
-    def approvals_for(self, lever: Lever) -> int:
-        """Return how many people must approve a pull of the lever."""
+    def approvals_for(self, lever: Lever, action: Action = "canary") -> int:
+        """Return how many people must approve an action with the lever."""
         limits = self.levers[lever]
         needed = not limits.reversible or limits.blast_radius > self.approve_above
+        needed = needed or (action == "promote" and self.approve_promotions)
         return max(limits.approvals, int(needed))
 
     def is_quiet(self, at_us: int) -> bool:
@@ -178,11 +182,11 @@ def contradictions(policy: ControlPolicy) -> list[tuple[list[str], str]]:
         path = ["levers", lever]
         if unknown := [role for role in limits.roles if role not in ROLES]:
             faults.append(([*path, "roles"], f"no role {unknown[0]!r}; roles are {', '.join(ROLES)}"))
-        if policy.approvals_for(lever) and not limits.roles:
+        canaried = lever in {"prompt", "skills", "memory", "weights"}
+        if policy.approvals_for(lever, "promote" if canaried else "canary") and not limits.roles:
             faults.append(([*path, "roles"], "it needs an approval that no role may give"))
         if limits.enabled and not limits.budget_per_day:
             faults.append(([*path, "budget_per_day"], "the lever is enabled with a budget of 0; set enabled = false"))
-        canaried = lever in {"prompt", "skills", "memory", "weights"}
         if canaried and limits.enabled and shares and max(shares) > limits.blast_radius:
             fault = f"canary.shares reaches {max(shares):g}, above this lever's blast radius {limits.blast_radius:g}"
             faults.append(([*path, "blast_radius"], fault))

@@ -3,10 +3,14 @@
 import math
 from collections.abc import Iterator
 
+from stepstream.analytics.estimate import FEW_TASKS
 from stepstream.analytics.sequential import minimum_detectable_effect
 from stepstream.services.control.decide.policy import ControlPolicy, LeverPolicy, RulesPolicy
 from stepstream.services.control.decide.records import Lever
 
+_TRIED = "is tried on at most {:.0%} of trajectories"
+_REACH: dict[Lever, str] = {"tools": "acts without a trial", "task_mix": "reaches training only"}
+"""Levers without a canary."""
 _HALF = 0.5
 """Success rate at which a canary detects the least."""
 
@@ -47,6 +51,10 @@ def _levers(policy: ControlPolicy) -> Iterator[str]:
     yield f"The cheapest lever with evidence goes first: {', '.join(enabled) or 'none is enabled'}."
     for lever, limits in ordered:
         yield _lever(lever, limits, policy.approvals_for(lever))
+    yield "A promotion, its rollback, and a tool that is disabled or rolled back reach all trajectories at once."
+    if policy.approve_promotions:
+        yield "At least one person must approve each promotion."
+    yield "Nobody must approve an action of its rules that takes something back."
 
 
 def _lever(lever: Lever, limits: LeverPolicy, approvals: int) -> str:
@@ -55,7 +63,7 @@ def _lever(lever: Lever, limits: LeverPolicy, approvals: int) -> str:
     approval = f"{approvals} of {_joined(limits.roles)} must approve" if approvals else "nobody must approve"
     undone = "" if limits.reversible else ", cannot be undone"
     return (
-        f"{lever} costs {limits.cost:g}, reaches at most {limits.blast_radius:.0%} of trajectories at once{undone}; "
+        f"{lever} costs {limits.cost:g}, {_REACH.get(lever, _TRIED).format(limits.blast_radius)}{undone}; "
         f"at most {limits.budget_per_day} times a day, {limits.cooldown_s:g} s apart, each watched for "
         f"{limits.watch_s:g} s; {approval}."
     )
@@ -74,7 +82,10 @@ def _canary(policy: ControlPolicy) -> Iterator[str]:
         f"{canary.harm_budget} successes; for a sound one, each test errs with a chance of at most "
         f"{canary.rollback_alpha:g}."
     )
-    yield f"It is never promoted while pass^{canary.k} falls."
+    yield (
+        f"It is never promoted while pass^{canary.k} falls, if on each track at least {FEW_TASKS} groups, or users of "
+        f"a day, have {canary.k} attempts."
+    )
     if canary.shadow != "off":
         remedy = "ends without a result" if canary.shadow == "required" else "serves all the same"
         yield (
