@@ -74,3 +74,20 @@ def test_a_rejected_version_is_refused_with_the_reason(tmp_path: Path) -> None:
         pytest.raises(CheckpointRefusedError, match="no trusted key signed it"),
     ):
         source(tmp_path, serves_adapters=False).fetch(checkpoint(1))
+
+
+def test_a_fault_of_this_machine_s_disk_is_refused_and_not_the_end_of_the_worker(tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    whole = folder(tmp_path, "whole")
+    with (
+        patch.object(version_source, "fetch_version", fail),
+        pytest.raises(CheckpointRefusedError, match="this machine"),
+    ):
+        source(tmp_path, serves_adapters=False).fetch(checkpoint(1))
+    with (
+        patch.object(version_source, "fetch_version", lambda *_, **__: whole),
+        patch.object(version_source, "prune_cache", fail),
+    ):
+        assert source(tmp_path, serves_adapters=False).fetch(checkpoint(1)).weights == whole

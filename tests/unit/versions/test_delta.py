@@ -165,3 +165,16 @@ def test_adapters_are_merged_for_engines_without_them(tmp_path: Path) -> None:
     save_file({name.replace("w1", "w9"): value for name, value in names.items()}, adapter / "adapter_model.safetensors")
     with pytest.raises(VersionRejected, match="the base has no layer w9"):
         fetch_version(published.add(1, "lora", 0), published.lookup, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"pieces": 1}', '{"pieces": [1]}', '{"pieces": [{"file": []}]}', "x"])
+def test_a_malformed_delta_is_a_rejection(tmp_path: Path, content: str) -> None:
+    published = Published(tmp_path)
+    weights(tmp_path / "0/weights", 0)
+    published.add(0)
+    folder = tmp_path / "1/weights"
+    folder.mkdir(parents=True)
+    (folder / "delta.json").write_text(content)
+    (folder / "delta.bin").write_bytes(b"")
+    with pytest.raises(VersionRejected, match="cannot be completed from its base"):
+        fetch_version(published.add(1, "delta", 0), published.lookup, tmp_path / "cache")

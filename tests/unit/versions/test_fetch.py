@@ -1,5 +1,6 @@
 """Check that a version is fetched whole and unchanged, or rejected with the reason."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -15,7 +16,7 @@ from stepstream.core.object_store import remove, upload
 from stepstream.crypto.signatures import BadKey, create_key, load_key
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions.fetch import fetch_version, prune_cache
-from stepstream.versions.layout import VersionRejected
+from stepstream.versions.layout import NotStored, VersionRejected
 from stepstream.versions.signing import sign
 
 FLAT = ("config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json", "adapter/adapter_config.json")
@@ -196,3 +197,43 @@ def test_only_what_a_trusted_key_signed_is_fetched(tmp_path: Path) -> None:
         load_key(tmp_path / "absent.pem")
     with pytest.raises(FileExistsError):
         create_key(tmp_path / "trusted.pem")
+
+
+def test_a_folder_that_may_not_be_entered_is_a_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = version_in(tmp_path / "m")
+
+    def refuse(path: Path, *_: object) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for method in ("is_symlink", "rglob"):  # root may enter every folder
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, method, refuse)
+            with pytest.raises(VersionRejected, match=r"m@3: .* cannot be read: Permission denied"):
+                fetch(checkpoint, tmp_path / "cache")
+    fetch(checkpoint, tmp_path / "cache")
+
+
+def test_weights_in_another_form_are_a_rejection(tmp_path: Path) -> None:
+    checkpoint = version_in(tmp_path / "m", FLAT)
+    content = b"no safetensors file"
+    (tmp_path / "m/model.safetensors").write_bytes(content)
+    checkpoint["files"][1]["sha256"] = hashlib.sha256(content).hexdigest()
+    with pytest.raises(VersionRejected, match=r"m@3: a file is malformed"):
+        fetch(checkpoint, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_is_a_fault_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    checkpoint = version_in(tmp_path / "m")
+    checkpoint["uri"] = f"memory://full-{number}"
+    upload(tmp_path / "m", checkpoint["uri"])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for method in ("mkdir", "rename"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, method, refuse)
+            with pytest.raises(NotStored, match=rf"m@3: this machine cannot hold its files: .*{os.strerror(number)}"):
+                fetch(checkpoint, tmp_path / "cache")
+    assert fetch(checkpoint, tmp_path / "cache").is_dir(), "it is tried again"

@@ -42,11 +42,11 @@ def check_files(checkpoint: Checkpoint, folder: Path, files: Iterable[Checkpoint
     """Check files below a version's folder against their digests.
 
     Raises:
-        VersionRejected: a file is missing, is a link, or differs from the published one.
+        VersionRejected: a file is missing, may not be read, is a link, or differs from the published one.
     """
     name, expected = name_of(checkpoint), list(files)
     for file in expected:
-        if any((folder / part).is_symlink() for part in _prefixes(file["path"])):
+        if any(_is_link(name, folder / part) for part in _prefixes(file["path"])):
             raise VersionRejected(
                 f"{name}: {folder / file['path']} is a symbolic link, which may lead out of the version's folder"
             )
@@ -66,13 +66,16 @@ def check_unlisted(checkpoint: Checkpoint, folder: Path, prefix: str, also: Iter
         also: paths that the event need not list.
 
     Raises:
-        VersionRejected: there is such a file.
+        VersionRejected: there is such a file, or the folder may not be read.
     """
     listed = {file["path"] for file in checkpoint["files"]} | set(also)
-    found = folder.rglob("*") if prefix else folder.iterdir()
-    unlisted = sorted(
-        path.name for path in found if path.is_file() and prefix + path.relative_to(folder).as_posix() not in listed
-    )
+    try:
+        found = folder.rglob("*") if prefix else folder.iterdir()
+        unlisted = sorted(
+            path.name for path in found if path.is_file() and prefix + path.relative_to(folder).as_posix() not in listed
+        )
+    except OSError as error:
+        raise _unreadable(name_of(checkpoint), folder, error) from error
     if unlisted:
         raise VersionRejected(f"{name_of(checkpoint)}: its event does not list {', '.join(unlisted)}")
 
@@ -107,7 +110,7 @@ def _check_rebuilt(checkpoint: Checkpoint, weights: Path, names: Sequence[str]) 
         raise VersionRejected(f"{name}: its weights have sha256 {digest}, its event has {checkpoint['weights_sha256']}")
     try:
         is_right = (weights / INDEX).read_bytes() == index_of(files)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise VersionRejected(f"{name}: {weights / INDEX} cannot be checked: {error}") from error
     if not is_right:
         raise VersionRejected(f"{name}: {weights / INDEX} is not the index of its files")
@@ -125,7 +128,18 @@ def _digest(name: str, file: Path) -> str:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise VersionRejected(f"{name}: {file} cannot be read: {error.strerror}") from error
+        raise _unreadable(name, file, error) from error
+
+
+def _is_link(name: str, path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except OSError as error:  # a folder that this process may not enter
+        raise _unreadable(name, path, error) from error
+
+
+def _unreadable(name: str, path: Path, error: OSError) -> VersionRejected:
+    return VersionRejected(f"{name}: {path} cannot be read: {error.strerror or error}")
 
 
 def _prefixes(path: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Fetch the files of a version that a reader needs, and check their digests, in one pass over the bytes."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -16,6 +17,7 @@ from stepstream.versions.layout import (
     INDEX,
     SERVED_ROLES,
     WEIGHTS,
+    NotStored,
     VersionRejected,
     index_of,
     name_of,
@@ -30,6 +32,10 @@ Lookup = Callable[[str, int], Checkpoint | None]
 
 _CHUNK = 1 << 20
 _BESIDE_WEIGHTS = frozenset({"tokenizer", "config"})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""Faults of this machine's disk, not of a version."""
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""Errors of reading a file that has not its form."""
 
 
 def fetch_version(
@@ -55,18 +61,20 @@ def fetch_version(
     Raises:
         VersionRejected: a file is missing, differs, leaves the folder, or is not in the event; the version was removed;
             or no trusted key signed it.
+        NotStored: this machine cannot hold the files, as on a full disk.
     """
     check_version(checkpoint, trusted_keys)
-    if checkpoint["format"] == "full":
-        return _files(checkpoint, cache_folder, roles)
-    base = fetch_base(checkpoint, lookup, cache_folder, trusted_keys)
-    own = _files(checkpoint, cache_folder, {*roles, "delta", "adapter"})
-    target = _target(checkpoint, cache_folder, "complete")
-    if not target.is_dir():
-        with _atomic(target) as scratch:
-            _complete(checkpoint, own, base, scratch)
-    _touch(target)
-    return target
+    with _faults_as_rejections(checkpoint):
+        if checkpoint["format"] == "full":
+            return _files(checkpoint, cache_folder, roles)
+        base = fetch_base(checkpoint, lookup, cache_folder, trusted_keys)
+        own = _files(checkpoint, cache_folder, {*roles, "delta", "adapter"})
+        target = _target(checkpoint, cache_folder, "complete")
+        if not target.is_dir():
+            with _atomic(target) as scratch:
+                _complete(checkpoint, own, base, scratch)
+        _touch(target)
+        return target
 
 
 def fetch_adapter(
@@ -89,7 +97,8 @@ def fetch_adapter(
         raise VersionRejected(f"{name_of(checkpoint)} has the format '{checkpoint['format']}', not 'lora'")
     if base is None:
         base = fetch_base(checkpoint, lookup, cache_folder, trusted_keys)
-    return base, _files(checkpoint, cache_folder, {"adapter"}) / "adapter"
+    with _faults_as_rejections(checkpoint):
+        return base, _files(checkpoint, cache_folder, {"adapter"}) / "adapter"
 
 
 def fetch_base(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path, trusted_keys: Sequence[str]) -> Path:
@@ -116,6 +125,11 @@ def fetch_whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> P
     if checkpoint["format"] == "full" and local is not None:
         check_files(checkpoint, local, checkpoint["files"])
         return local
+    with _faults_as_rejections(checkpoint):
+        return _whole(checkpoint, lookup, cache_folder)
+
+
+def _whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> Path:
     own = _whole_files(checkpoint, cache_folder)
     if checkpoint["format"] == "full":
         return own
@@ -174,7 +188,9 @@ def _complete(checkpoint: Checkpoint, own: Path, base: Path, target: Path) -> No
             apply_delta(own, base, target)
         else:
             merge_adapters(own / "adapter", base, target)
-    except (DeltaMismatch, CannotMerge, OSError, ValueError, KeyError) as error:
+    except (DeltaMismatch, CannotMerge, OSError, *_MALFORMED) as error:
+        if _is_no_room(error):
+            raise
         raise VersionRejected(f"{name_of(checkpoint)}: cannot be completed from its base: {error}") from error
     (target / INDEX).write_bytes(index_of(target.glob("*.safetensors")))
     for file in checkpoint["files"]:
@@ -236,6 +252,8 @@ def _downloaded(checkpoint: Checkpoint, cache_folder: Path, files: Sequence[Chec
                 )
             part.rename(path)
         except OSError as error:
+            if _is_no_room(error):
+                raise
             raise VersionRejected(f"{name}: {checkpoint['uri']}/{file['path']} cannot be read: {error}") from error
         finally:
             part.unlink(missing_ok=True)
@@ -278,6 +296,26 @@ def _atomic(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+@contextmanager
+def _faults_as_rejections(checkpoint: Checkpoint) -> Iterator[None]:
+    """Raise what else fails in fetching a version as its rejection, so that no fault of one version ends a worker."""
+    try:
+        yield
+    except OSError as error:
+        raise NotStored(f"{name_of(checkpoint)}: this machine cannot hold its files: {error}") from error
+    except _MALFORMED as error:
+        raise VersionRejected(f"{name_of(checkpoint)}: a file is malformed: {error!r}") from error
+
+
+def _is_no_room(error: BaseException | None) -> bool:
+    """Return True if an error, or one that caused it, says that the disk takes no more."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return True
+        error = error.__cause__
+    return False
 
 
 def _touch(folder: Path) -> None:

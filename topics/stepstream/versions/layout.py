@@ -29,6 +29,10 @@ class VersionRejected(Exception):
     """A version's files cannot be used; the message names the version, the file and the fault."""
 
 
+class NotStored(VersionRejected):
+    """This machine cannot hold a version's files, as on a full disk; the version may be sound."""
+
+
 def name_of(checkpoint: Checkpoint) -> str:
     """Return `MODEL@VERSION`."""
     return f"{checkpoint['model']}@{checkpoint['version']}"

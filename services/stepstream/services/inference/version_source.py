@@ -54,7 +54,8 @@ class VersionSource:
         """Return the verified files of a version, from the memory of a learner on this machine if it shares them.
 
         Raises:
-            CheckpointRefusedError: a file is missing, differs, or is not in the event, or no trusted key signed it.
+            CheckpointRefusedError: a file is missing, differs, or is not in the event, or no trusted key signed it; or
+                this machine cannot read or store the files now.
         """
         self._free_memory()
         try:
@@ -68,9 +69,16 @@ class VersionSource:
                 metrics.FETCHES.labels("files", missing.reason).inc()
         except (VersionRejected, BadKey) as error:
             raise CheckpointRefusedError(str(error)) from error
+        except OSError as error:
+            raise CheckpointRefusedError(
+                f"{name_of(checkpoint)}: this machine cannot read or store its files: {error}"
+            ) from error
         self._recent.append(files)
         kept = [*self._held.values(), *self._recent]
-        prune_cache(self._cache_folder, self._inference.version_cache_bytes, _folders(kept))
+        try:
+            prune_cache(self._cache_folder, self._inference.version_cache_bytes, _folders(kept))
+        except OSError as error:
+            _log.warning("the cache %s may exceed its limit: %s", self._cache_folder, error)
         return files
 
     def hold(self, track: Track, files: VersionFiles) -> None:
