@@ -222,6 +222,11 @@ def test_workers_are_called_by_gateway_and_verify_only(manifests: list[Manifest]
     assert None in [rule.get("from") for rule in policies["gateway"]["spec"]["ingress"]]
 
 
+def test_a_client_stays_at_one_gateway(manifests: list[Manifest]) -> None:
+    affinity = {name: m["spec"].get("sessionAffinity", "None") for name, m in of_kind(manifests, "Service").items()}
+    assert affinity == dict.fromkeys(affinity, "None") | {"gateway": "ClientIP"}
+
+
 def test_strimzi_gets_the_topics_of_the_catalogue(tmp_path: Path) -> None:
     prefixed = merged(profile("large"), {"settings": {"kafka": {"prefix": "blue."}}})
     manifests = render(prefixed)
