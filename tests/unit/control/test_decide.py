@@ -121,6 +121,12 @@ def test_the_cheapest_lever_goes_first_and_the_others_say_why_they_lost() -> Non
     assert taken_back.rule == "staleness"
 
 
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_the_detectable_difference_is_stated_at_any_success(rate: float) -> None:
+    decision = decided(candidates=(BETTER,), outcomes=outcomes([rate] * 100))
+    assert decision.detectable_effect == pytest.approx(0.0075, abs=0.0005)
+
+
 def test_a_fall_after_a_promotion_is_taken_back_unless_the_mix_explains_it() -> None:
     history = History(promotion=Promotion("weights", "8", "7", NOW - HOUR))
     fall: dict[str, Any] = {"outcomes": outcomes([0.8] * 100 + [0.4] * 100), "baseline": Attempts(1000, 800)}

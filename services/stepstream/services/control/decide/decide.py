@@ -167,10 +167,12 @@ def _exposure(
     if finding.action != "canary":
         return 0.0, None
     share = policy.canary.shares[0]
-    rate, n = mean_success(snapshot).value, policy.canary.max_trajectories
+    success, n = mean_success(snapshot), policy.canary.max_trajectories
     begin = 0.0 if finding.lever == "weights" and policy.canary.shadow != "off" else share
-    if rate is None or rate in {0.0, 1.0}:
+    if success.value is None:
         return begin, None
+    # At 0 and 1 the variance would be 0, and any difference detectable: (c + ½)/(n + 1) as for the rates of strata.
+    rate = (success.value * success.n + 0.5) / (success.n + 1) if success.value in {0.0, 1.0} else success.value
     alpha = 2 * policy.canary.alpha / max(1, snapshot.open_tests)  # the formula is two-sided
     return begin, rounded(minimum_detectable_effect(rate, n, round(n * (1 - share) / share), alpha=alpha))
 
