@@ -1,4 +1,4 @@
-"""Test what the console counts: outcomes with time-outs."""
+"""Test what the console counts and marks: outcomes with time-outs, decisions about versions."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from console_trajectories import attempt, put
+from sample_records import worker_status
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.migrate import migrate
@@ -17,8 +18,10 @@ from stepstream.services.console.api.trajectories import trajectories, trajector
 from stepstream.services.console.endpoints import Call, Endpoint, Services
 from stepstream.services.console.store import Store
 from stepstream.services.console.users import User
+from stepstream.topics.events import new_rollout
 
 ADMIN = User("root", "admin", "")
+OF_DEFAULT = User("ada", "viewer", "default")
 NOW_US = time.time_ns() // 1000
 BEGIN_US = NOW_US - 600 * 10**6
 
@@ -33,6 +36,28 @@ def services(own_database: Callable[[str], Settings]) -> Iterator[Services]:
         *attempt("bad", ["a"], BEGIN_US, group_id="g", success=False),
         *attempt("late", ["a"], BEGIN_US, group_id="g", end="truncated"),
         *attempt("lost", ["a"], BEGIN_US, group_id="g", end="open"),
+    )
+    decisions: list[tuple[str, dict[str, Any]]] = [
+        ("promote", {"stable_version": 1}),
+        ("canary", {"stable_version": 1, "canary_version": 2, "canary_share": 0.1}),
+        ("rollback", {"stable_version": 1}),
+        ("canary", {"stable_version": 1, "canary_version": 3, "canary_share": 0.1}),
+        ("canary", {"stable_version": 1}),
+        ("pin", {"stable_version": 1, "pinned_versions": [3]}),
+        ("promote", {"stable_version": 4, "previous_stable_version": 1}),
+        ("rollback", {"stable_version": 1}),
+        ("follow", {}),
+    ]
+    put(
+        settings,
+        *(
+            ("rollouts", new_rollout(event_id=f"r{at}", occurred_at_us=BEGIN_US + at, model="planted", action=action, **of))
+            for at, (action, of) in enumerate(decisions)
+        ),
+        *(
+            ("worker-status", worker_status(f"w{at}", BEGIN_US + at, model="planted", version=version))
+            for at, version in enumerate((1, 2, 1))
+        ),
     )
     store = Store(settings)
     yield cast(Services, SimpleNamespace(settings=settings, store=store))
@@ -64,3 +89,19 @@ def test_the_effect_of_a_decision_counts_time_outs(services: Services) -> None:
     before, since = _effect(Call(ADMIN, services, {}), decision, NOW_US)
     assert (before["outcomes"], since["outcomes"]) == (0, 3)
     assert since["rate"] == pytest.approx(1 / 3)
+
+
+def test_marks_are_decisions_and_not_what_workers_served(ask: Callable[..., Any]) -> None:
+    answer = ask(curves, model="planted")
+    assert [(row["what"], row["previous"], row["version"]) for row in reversed(answer["rollouts"])] == [
+        ("promote", None, 1),
+        ("canary", 1, 2),
+        ("canary_rollback", 2, 1),
+        ("canary", 1, 3),
+        ("canary_end", 3, 1),
+        ("promote", 1, 4),
+        ("rollback", 4, 1),
+        ("follow", 1, None),
+    ]
+    assert {(row["previous"], row["version"]) for row in answer["swaps"]} == {(1, 2), (2, 1)}
+    assert ask(curves, OF_DEFAULT, model="planted")["rollouts"] == []

@@ -1,4 +1,4 @@
-// Show success by policy version, with intervals, and when versions were served and rolled back.
+// Show success by policy version, with intervals, and which versions were promoted, tried, rolled back and served.
 
 import { axis, chart, colour, faint, wholeTicks } from "../components/chart.js";
 import { RANGE, filters, tenantFilter } from "../components/filters.js";
@@ -14,15 +14,25 @@ import { html } from "../vendor/lit-html/lit-html.js";
  * @property {number} successes @property {number} rate @property {number} low @property {number} high
  * @property {number} reward @property {number} at
  */
-/** @typedef {{ version: number, previous: number, at: number, workers: number, is_rollback: number }} Swap */
+/** @typedef {{ version: number, previous: number, at: number, workers: number }} Swap */
+/** @typedef {{ what: string, version: number | null, previous: number | null, share: number, author: string, reason: string, at: number }} Rollout */
 
 export const title = "Curves";
-export const tables = ["trajectories", "trajectory_hours", "checkpoints", "worker_status"];
+export const tables = ["trajectories", "trajectory_hours", "checkpoints", "rollouts", "worker_status"];
 
 // A point of fewer outcomes is drawn hollow, and the line does not pass through it.
 const FEW = 20;
 /** @type {[string, string, string, number[]][]} */
 const SPLITS = [["eval", "held-out tasks", "eval", []], ["train", "training tasks", "train", [6, 4]]];
+
+/** @type {Record<string, [words: string, mark: "" | "good" | "warn"]>} */
+const ROLLOUTS = {
+  promote: ["promoted", "good"], rollback: ["rolled back", "warn"], canary: ["canary", ""], canary_end: ["canary ended", ""],
+  canary_rollback: ["canary rolled back", "warn"], follow: ["follows the newest", ""],
+};
+// Marks of the chart: sign, colour, and the height of the sign in pixels.
+/** @type {Record<string, [sign: string, colour: string, top: number]>} */
+const MARKS = { promote: ["▲", "good", 12], canary: ["◆", "third", 36], rollback: ["▼", "bad", 24], canary_rollback: ["▼", "bad", 24] };
 
 /** @param {Context} context */
 export const load = ({ get, state }) => get("/api/curves", { tenant: state.tenant, model: state.model, agent: state.agent, since: state.since });
@@ -36,9 +46,9 @@ export const render = (data, context) => html`
     RANGE,
   ], context)}
   ${card("Success by policy version", data.success.length
-    ? chart("success", describe(data.success), curve(data.success, data.swaps))
+    ? chart("success", describe(data.success), curve(data.success, data.rollouts))
     : empty("No trajectory with an outcome in this range."), {
-    note: `Share of trajectories with an outcome that succeeded, by the newest version in each; the band is the 95 % Wilson interval. A hollow point has fewer than ${FEW} outcomes: the line leaves it out. Upright lines: ▲ workers began to serve the version, ▼ workers returned to it.`,
+    note: `Share of trajectories with an outcome that succeeded, by the newest version in each; the band is the 95 % Wilson interval. A hollow point has fewer than ${FEW} outcomes: the line leaves it out.${context.user.tenant ? "" : " Upright lines: ▲ promoted, ◆ tried as a canary, ▼ returned to by a rollback."}`,
     wide: true,
   })}
   ${card("Versions", table("Versions", [
@@ -55,12 +65,19 @@ export const render = (data, context) => html`
 /** @param {any} data @param {Context} context */
 const installation = (data, context) => html`
   ${card("Promotions and rollbacks", table("Promotions and rollbacks", [
+    { head: "When", cell: (/** @type {Rollout} */ row) => ago(row.at, context.now), kind: "name" },
+    { head: "What", cell: (row) => `${ROLLOUTS[row.what][0]}${row.what === "canary" ? `, ${percent(row.share)}` : ""}`, mark: (row) => ROLLOUTS[row.what][1] },
+    { head: "From", cell: (row) => version(row.previous) },
+    { head: "To", cell: (row) => version(row.version) },
+    { head: "By", cell: (row) => row.author || "–", kind: "name" },
+    { head: "Reason", cell: (row) => row.reason, kind: "prose" },
+  ], data.rollouts, { empty: "No version was promoted, tried or rolled back in this range." }), { wide: true, note: "Decisions of people and of the controller; without a version: the newest." })}
+  ${card("Served", table("Served", [
     { head: "When", cell: (/** @type {Swap} */ row) => ago(row.at, context.now), kind: "name" },
-    { head: "What", cell: (row) => (row.is_rollback ? "rolled back" : "promoted"), mark: (row) => (row.is_rollback ? "warn" : "good") },
     { head: "From", cell: (row) => version(row.previous) },
     { head: "To", cell: (row) => version(row.version) },
     { head: "Workers", cell: (row) => count(row.workers), kind: "number" },
-  ], data.swaps, { empty: "No worker changed its version in this range." }), { note: "As the workers report; of the last 7 days." })}
+  ], data.swaps, { empty: "No worker changed its version in this range." }), { note: "Changes of version, as the workers report; of the last 7 days." })}
   ${card("Checkpoints", table("Checkpoints", [
     { head: "Version", cell: (row) => version(row.version) },
     { head: "Parent", cell: (row) => version(row.parent_version) },
@@ -74,8 +91,8 @@ const installation = (data, context) => html`
 const describe = (points) => points.slice(0, 8).map((row) =>
   `${row.split} ${version(row.version)}: ${percent(row.rate)}, ${percent(row.low)} to ${percent(row.high)} of ${row.outcomes}`).join("; ");
 
-/** @param {Point[]} points @param {Swap[]} swaps */
-function curve(points, swaps) {
+/** @param {Point[]} points @param {Rollout[]} rollouts */
+function curve(points, rollouts) {
   const versions = [...new Set(points.map((row) => row.version))].sort((a, b) => a - b);
   const columns = SPLITS.flatMap(([split]) => {
     const found = new Map(points.filter((row) => row.split === split).map((row) => [row.version, row]));
@@ -89,7 +106,7 @@ function curve(points, swaps) {
     ];
   });
   return {
-    key: JSON.stringify(swaps.map((swap) => [swap.version, swap.is_rollback])),
+    key: JSON.stringify(rollouts.map((row) => [row.version, row.what])),
     height: 300,
     data: [versions, ...columns],
     options: {
@@ -100,7 +117,7 @@ function curve(points, swaps) {
       ],
       series: [{ label: "version", value: (/** @type {unknown} */ _, /** @type {number} */ v) => version(v) }, ...SPLITS.flatMap(lines)],
       bands: SPLITS.map(([, , name], at) => ({ series: [3 + 4 * at, 2 + 4 * at], fill: () => faint(String(name)) })),
-      hooks: { draw: [(/** @type {any} */ u) => drawSwaps(u, swaps)] },
+      hooks: { draw: [(/** @type {any} */ u) => drawMarks(u, rollouts)] },
     },
   };
 }
@@ -121,16 +138,18 @@ function lines([, label, name, dash]) {
   ];
 }
 
-/** @param {any} u  uPlot @param {Swap[]} swaps */
-function drawSwaps(u, swaps) {
+/** @param {any} u  uPlot @param {Rollout[]} rollouts */
+function drawMarks(u, rollouts) {
   const { ctx, bbox } = u;
   ctx.save();
   ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
   ctx.textAlign = "center";
-  for (const swap of swaps) {
-    const x = Math.round(u.valToPos(swap.version, "x", true));
+  for (const { what, version: marked } of rollouts) {
+    if (!(what in MARKS) || marked === null) continue;
+    const [sign, name, top] = MARKS[what];
+    const x = Math.round(u.valToPos(marked, "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.strokeStyle = ctx.fillStyle = colour(swap.is_rollback ? "bad" : "good");
+    ctx.strokeStyle = ctx.fillStyle = colour(name);
     ctx.globalAlpha = 0.6;
     ctx.setLineDash([3 * devicePixelRatio, 4 * devicePixelRatio]);
     ctx.beginPath();
@@ -138,7 +157,7 @@ function drawSwaps(u, swaps) {
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
     ctx.globalAlpha = 1;
-    ctx.fillText(swap.is_rollback ? "▼" : "▲", x, bbox.top + (swap.is_rollback ? 24 : 12) * devicePixelRatio);
+    ctx.fillText(sign, x, bbox.top + top * devicePixelRatio);
   }
   ctx.restore();
 }
