@@ -162,7 +162,11 @@ def shared_secrets(settings: Settings) -> Iterator[Finding]:
 
 def open_addresses(settings: Settings) -> Iterator[Finding]:
     """Report services without authentication that other machines reach."""
-    protected = {"registry"} if settings.schema_registry.user_info.get_secret_value() else set()
+    has_access_control = {
+        "registry": bool(settings.schema_registry.user_info.get_secret_value()),
+        "console": settings.console.login,
+    }
+    protected = {section for section, has in has_access_control.items() if has}
     for section, consequence in _OPEN_SERVICES.items():
         host = getattr(settings, section).host
         if section not in protected.union(settings.stack.external) and not is_loopback(host):

@@ -202,6 +202,7 @@ def test_addresses_that_other_machines_reach_without_authentication_are_named() 
     assert "STEPSTREAM_REGISTRY_HOST" in found[1].fix
     protected = settings(REGISTRY_HOST="0.0.0.0", SCHEMA_REGISTRY_USER_INFO="a:b")
     assert not list(doctor_checks.open_addresses(protected))
+    assert not list(doctor_checks.open_addresses(settings(CONSOLE_HOST="0.0.0.0", CONSOLE_LOGIN="true")))
     assert not list(doctor_checks.open_addresses(settings()))
 
 
