@@ -172,6 +172,18 @@ def test_a_canary_is_judged(both: tuple[Outcome, ...], action: str) -> None:
     assert decided(History(canary=CANARY), outcomes=both).action == action
 
 
+def test_a_hold_on_a_canary_has_its_figures() -> None:
+    waiting, history = tracks(0.5, 0.5, n=30), History(canary=CANARY)
+    held = decided(history, outcomes=waiting)
+    figures = {one.name: one for one in held.evidence}
+    assert {"difference", "e_better", "e_not_worse", "e_worse", "e_harm", "successes_lost"} == figures.keys()
+    assert (held.action, figures["difference"].n, figures["difference"].view) == ("hold", 30, "v")
+    assert held.to_bytes() == decided(history, outcomes=waiting).to_bytes()
+    blocked = decided(history, ControlPolicy(freeze=True), outcomes=tracks(0.8, 0.5))
+    assert (blocked.reason, bool(blocked.evidence)) == ("frozen", True)
+    assert decided().evidence == ()
+
+
 def test_a_late_outcome_is_waited_for() -> None:
     both = (replace(tracks(0.8, 0.5)[0], success=None), *tracks(0.8, 0.5)[1:])
     assert decided(History(canary=CANARY), outcomes=both).action == "hold"

@@ -3,7 +3,7 @@
 1. Incomplete, late or revised statistics: hold.
 2. A canary runs: judge it; only a rule that takes something back may act beside it.
 3. Diagnose, drop what a limit of the policy blocks, and take back before starting; then the cheapest lever first.
-4. Nothing is left: hold, with the reason of every proposal that lost.
+4. Nothing is left: hold, with the reason of every proposal that lost, and the figures of a running canary.
 """
 
 from collections.abc import Sequence
@@ -66,8 +66,11 @@ def _choose(snapshot: Snapshot, history: History, policy: ControlPolicy, own: Se
     if fault := bad_input(snapshot, policy) or missing_rule(policy, own):
         return _hold(fault, [], snapshot)
     found = [*diagnose(snapshot, history, policy), *ask(snapshot, history, policy, own)]
+    figures: tuple[Evidence, ...] = ()
     if history.canary is not None:
-        found.insert(0, judge(snapshot, history.canary, policy.canary, history.decisions))
+        verdict = judge(snapshot, history.canary, policy.canary, history.decisions)
+        found.insert(0, verdict)
+        figures = verdict.evidence
     lost: list[Alternative] = []
     allowed: list[Finding] = []
     for finding in found:
@@ -81,7 +84,7 @@ def _choose(snapshot: Snapshot, history: History, policy: ControlPolicy, own: Se
             allowed.append(finding)
     if not allowed:
         reason = lost[0].reason if lost else "no rule found anything to do"
-        return _hold(reason, lost, snapshot)
+        return replace(_hold(reason, lost, snapshot), evidence=_with_sources(figures, snapshot))
     allowed.sort(key=lambda one: _rank(one, policy))
     chosen, *others = allowed
     lost.extend(_alternative(other, _why(chosen, other, policy)) for other in others)
@@ -140,7 +143,7 @@ def _decision(
         lever=finding.lever,
         target=finding.target,
         rule=finding.rule,
-        evidence=tuple(_with_source(figure, snapshot) for figure in finding.evidence),
+        evidence=_with_sources(finding.evidence, snapshot),
         share=share,
         cost=limits.cost,
         blast_radius=_reach(finding, share, history),
@@ -152,10 +155,13 @@ def _decision(
     )
 
 
-def _with_source(figure: Evidence, snapshot: Snapshot) -> Evidence:
-    """Return a figure with the view and window that it was computed from."""
-    source = snapshot.sources.get(figure.name, snapshot.source)
-    return replace(figure, view=source.view, since_us=source.since_us, until_us=source.until_us)
+def _with_sources(figures: Sequence[Evidence], snapshot: Snapshot) -> tuple[Evidence, ...]:
+    """Return figures with the view and window that each was computed from."""
+    sources = [snapshot.sources.get(figure.name, snapshot.source) for figure in figures]
+    return tuple(
+        replace(figure, view=source.view, since_us=source.since_us, until_us=source.until_us)
+        for figure, source in zip(figures, sources, strict=True)
+    )
 
 
 def _exposure(
