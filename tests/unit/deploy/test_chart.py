@@ -164,15 +164,16 @@ def test_no_process_runs_as_root_or_gets_variables_of_services(manifests: list[M
 
 
 def test_only_gateway_and_judge_get_the_keys_of_providers() -> None:
-    every = merged(
-        profile("large"), {"processes": {name: {"enabled": True} for name in ("curate", "judge", "verify", "inspect")}}
-    )
-    holders = {
-        container["name"]
-        for _, container in containers(render(every))
-        if {"secretRef": {"name": "stepstream-providers"}} in container["envFrom"]
-    }
-    assert holders == {"gateway", "judge"}
+    optional = {name: {"enabled": True} for name, row in profile("large")["processes"].items() if "enabled" in row}
+    assert {"control", "curate", "judge", "verify", "inspect", "registry"} == set(optional)
+    manifests = render(merged(profile("large"), {"processes": optional}))
+
+    def holders(secret: str) -> set[str]:
+        reference = {"secretRef": {"name": secret}}
+        return {container["name"] for _, container in containers(manifests) if reference in container["envFrom"]}
+
+    assert holders("stepstream-providers") == {"gateway", "judge"}
+    assert holders("stepstream-optimise") == {"control"}
 
 
 def test_every_process_has_probes_on_its_port(manifests: list[Manifest]) -> None:
