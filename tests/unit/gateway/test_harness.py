@@ -7,6 +7,7 @@ import pytest
 from harness_records import HarnessRecords
 
 from stepstream.services.apply_harness import tool_versions, with_harness
+from stepstream.services.gateway import harness
 from stepstream.services.gateway.harness import UNCHANGED, HarnessChooser
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
@@ -41,6 +42,29 @@ def test_a_trajectory_keeps_its_version_until_that_is_taken_back() -> None:
     assert choose("one", "v1") == "v1"
     table.set("v2", "retired", 4)
     assert (choose("new", "v2"), choose("newer")) == ("v3", "v3")
+
+
+def test_agents_that_callers_invent_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "AGENTS", 3)
+    table = HarnessRecords()
+    scans = 0
+
+    def items() -> dict[str, Any]:
+        nonlocal scans
+        scans += 1
+        return dict(table.records)
+
+    monkeypatch.setattr(table, "items", items)
+    chooser = HarnessChooser(table)
+    table.set("v1", "stable", 1)
+    for number in range(10):
+        chooser.choose("t", f"invented {number}", "one", None)
+        found = chooser.choose("t", "a", "one", None)
+        assert found is not None
+        assert found["version"] == "v1"
+    assert scans == 11  # the agent in use stays
+    chooser.choose("t", "invented 0", "one", None)
+    assert scans == 12
 
 
 HARNESS = new_harness(

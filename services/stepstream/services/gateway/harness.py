@@ -5,6 +5,7 @@ trajectory in the context cache keeps its version, until that is taken back. Onl
 get a harness: others are placed by their content, which a harness changes.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,6 +14,9 @@ from stepstream.versions.harnesses import ServedHarnesses, served_harnesses, ver
 
 UNCHANGED = ""
 """Version of a trajectory that began without a harness: its calls stay unchanged."""
+
+AGENTS = 10_000
+"""Agents whose versions are kept in memory: callers name agents as they like."""
 
 
 class HarnessTable(Protocol):
@@ -32,7 +36,7 @@ class HarnessChooser:
 
     def __init__(self, table: HarnessTable) -> None:
         self._table = table
-        self._agents: dict[tuple[str, str], tuple[dict[str, Harness], ServedHarnesses]] = {}
+        self._agents: OrderedDict[tuple[str, str], tuple[dict[str, Harness], ServedHarnesses]] = OrderedDict()
         table.on_change(lambda _key, _record: self._forget())
 
     def choose(self, tenant: str, agent: str, trajectory_id: str, before: str | None) -> Harness | None:
@@ -58,7 +62,11 @@ class HarnessChooser:
         if found is None:
             versions = versions_of(self._table.items().values(), tenant, agent)
             found = agents[tenant, agent] = versions, served_harnesses(versions.values())
+            if len(agents) > AGENTS:
+                agents.popitem(last=False)
+        else:
+            agents.move_to_end((tenant, agent))
         return found
 
     def _forget(self) -> None:
-        self._agents = {}  # a choice that runs now fills the old one, which nothing reads again
+        self._agents = OrderedDict()  # a choice that runs now fills the old one, which nothing reads again
