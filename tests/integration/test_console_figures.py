@@ -1,4 +1,4 @@
-"""Test what the console counts and marks: outcomes with time-outs, decisions about versions."""
+"""Test what the console counts and marks: time-outs, decisions about versions, retracted feedback."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,13 +7,14 @@ from typing import Any, cast
 
 import pytest
 from console_trajectories import attempt, put
-from sample_records import worker_status
+from sample_records import feedback, worker_status
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.services.console.api.curves import curves
 from stepstream.services.console.api.decisions import _effect
 from stepstream.services.console.api.overview import overview
+from stepstream.services.console.api.review import review
 from stepstream.services.console.api.trajectories import trajectories, trajectory
 from stepstream.services.console.endpoints import Call, Endpoint, Services
 from stepstream.services.console.store import Store
@@ -51,7 +52,10 @@ def services(own_database: Callable[[str], Settings]) -> Iterator[Services]:
     put(
         settings,
         *(
-            ("rollouts", new_rollout(event_id=f"r{at}", occurred_at_us=BEGIN_US + at, model="planted", action=action, **of))
+            (
+                "rollouts",
+                new_rollout(event_id=f"r{at}", occurred_at_us=BEGIN_US + at, model="planted", action=action, **of),
+            )
             for at, (action, of) in enumerate(decisions)
         ),
         *(
@@ -105,3 +109,28 @@ def test_marks_are_decisions_and_not_what_workers_served(ask: Callable[..., Any]
     ]
     assert {(row["previous"], row["version"]) for row in answer["swaps"]} == {(1, 2), (2, 1)}
     assert ask(curves, OF_DEFAULT, model="planted")["rollouts"] == []
+
+
+def test_retracted_feedback_leaves_the_queues(ask: Callable[..., Any], services: Services) -> None:
+    def given(event_id: str, trajectory_id: str, **fields: Any) -> tuple[str, Any]:
+        of = {"trajectory_id": trajectory_id, "occurred_at_us": NOW_US, "name": "quality"} | fields
+        return ("governed-feedback", feedback(event_id, **of))
+
+    def queues(since: str) -> list[set[str]]:
+        answer = ask(review, since=since)
+        return [{row["trajectory_id"] for row in answer[name]} for name in ("disagreement", "unsure")]
+
+    put(
+        services.settings,
+        *(given(f"{name}-judge", name, source="judge", value=0.0) for name in ("good", "bad")),
+        *(given(f"{name}-test", name, source="test", value=1.0) for name in ("good", "bad")),
+        given("seen", "bad", source="person:ada", name="review"),
+        given("seen too", "late", source="person:ada", name="review"),
+    )
+    assert queues("7d") == [{"good"}, {"good", "lost"}]
+    put(
+        services.settings,
+        given("taken back", "good", source="judge", value=None, retracts="good-judge"),
+        given("not seen", "bad", source="person:ada", name="review", value=None, retracts="seen"),
+    )
+    assert queues("6d") == [{"bad"}, {"good", "bad", "lost"}]  # another range: not from memory

@@ -22,16 +22,20 @@ MOST_TAGS = 10
 _PRODUCER = f"console/{version('stepstream')}"
 
 _RANGE = "fromUnixTimestamp64Micro({since:Int64}, 'UTC')"
+# A retraction is later than what it takes back, so it is in the range too.
+_RETRACTED = f"(SELECT tenant, retracts FROM feedback WHERE {TENANT} AND occurred_at >= {_RANGE} AND retracts != '')"
+_IN_FORCE = f"""occurred_at >= {_RANGE} AND retracts = ''
+        AND (tenant, source_event_id) NOT IN {_RETRACTED} AND (tenant, event_id) NOT IN {_RETRACTED}"""
 _UNREVIEWED = f"""(tenant, trajectory_id) NOT IN
 (
-    SELECT tenant, trajectory_id FROM feedback WHERE {TENANT} AND occurred_at >= {_RANGE}
+    SELECT tenant, trajectory_id FROM feedback WHERE {TENANT} AND {_IN_FORCE}
         AND startsWith(source, '{PERSON}:')
 )"""
 _DISAGREEMENT = f"""
 SELECT tenant, trajectory_id, step_index, replaceOne(name, 'shadow.', '') AS signal, min(value) AS low,
     max(value) AS high, count() AS verdicts, arraySort(groupUniqArray(source)) AS sources
 FROM feedback FINAL
-WHERE {TENANT} AND occurred_at >= {_RANGE} AND value IS NOT NULL AND retracts = ''
+WHERE {TENANT} AND {_IN_FORCE} AND value IS NOT NULL
     AND source IN ('judge', 'verifier', 'prm', 'test', 'user', 'environment') AND {_UNREVIEWED}
 GROUP BY tenant, trajectory_id, step_index, signal
 HAVING verdicts > 1 AND high - low >= 0.5 ORDER BY high - low DESC, trajectory_id, step_index LIMIT 50
