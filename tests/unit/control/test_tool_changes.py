@@ -201,3 +201,59 @@ def test_a_replaced_canary_keeps_the_lever_that_began_it() -> None:
     assert found is not None
     assert found.version != target
     assert found.lever == "skills"
+
+
+@pytest.fixture
+def promoted() -> tuple[Versions, DecisionLog, list[str]]:
+    """Return versions of which the second was promoted and then lost a tool, the log of this, and their names."""
+    versions: Versions = {}
+    log = DecisionLog()
+    first = add(versions, "stable", instructions="Be brief.")
+    second = add(versions, "canary", instructions="Be very brief.", parents=[first])
+    for one in (decision("promote", "prompt", second), decision("disable", "tools", "get")):
+        log.add(DECISIONS, one)
+        *made, act = acts.do(one, Serving(ModelVersions(), versions), 2)
+        versions.update({record.value["version"]: record.value for record in made})
+        log.add(DECISION_ACTS, act.value)
+    return versions, log, [first, second]
+
+
+def check_first_serves_without_the_tool(versions: Versions, names: list[str]) -> None:
+    stable = harnesses.served_harnesses(versions.values()).stable
+    assert stable is not None
+    assert (stable["instructions"], stable["parents"]) == ("Be brief.", names[:1])
+    assert not offers(stable, "get")
+
+
+def test_a_promotion_is_watched_and_rolled_back_also_after_a_change_of_a_tool(
+    promoted: tuple[Versions, DecisionLog, list[str]],
+) -> None:
+    versions, log, names = promoted
+    about = scope_of(decision("hold", "tools", ""))
+    found = history_of(about, log, Serving(ModelVersions(), versions), owns_weights=False).promotion
+    assert found is not None
+    assert (found.version, found.parent, found.decision_id) == (names[1], names[0], f"promote {names[1]}")
+    fall: Decision = {**decision("rollback", "prompt", found.parent), "rule": "change_after_promotion"}
+    assert run(versions, fall) == ["retired", "retired", "stable"]
+    check_first_serves_without_the_tool(versions, names)
+
+
+def test_the_undo_of_a_promotion_takes_back_the_version_without_the_tool_too(
+    promoted: tuple[Versions, DecisionLog, list[str]],
+) -> None:
+    versions, _, names = promoted
+    for one in undo_harness(decision("promote", "prompt", names[1]), versions):
+        versions[one["version"]] = one
+    check_first_serves_without_the_tool(versions, names)
+    for one in undo_harness(decision("canary", "prompt", names[0]), versions):
+        versions[one["version"]] = one
+    stable = harnesses.served_harnesses(versions.values()).stable
+    assert stable is not None
+    assert (stable["instructions"], offers(stable, "get")) == (None, False)
+
+
+def test_a_change_of_a_tool_alone_is_no_promotion() -> None:
+    versions: Versions = {}
+    run(versions, decision("disable", "tools", "get"))
+    about = scope_of(decision("hold", "tools", ""))
+    assert history_of(about, DecisionLog(), Serving(ModelVersions(), versions), owns_weights=False).promotion is None

@@ -13,7 +13,13 @@ from stepstream.services.control.decide.decide import JOB
 from stepstream.services.control.decide.records import CANARY, CANARY_RULES, DIVERGING_REWARDS, Shadow
 from stepstream.services.control.history import AUTHOR, STARTED
 from stepstream.services.control.scope import Serving, scope_of, training_key
-from stepstream.services.control.tool_changes import add_with_tools, replace_canary, stable_changes, tool_of
+from stepstream.services.control.tool_changes import (
+    add_with_tools,
+    replace_canary,
+    stable_changes,
+    take_back_stable,
+    tool_of,
+)
 from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS, HARNESSES, ROLLOUTS, TRAINING_CONTROL
 from stepstream.topics.events import (
     Decision,
@@ -239,8 +245,9 @@ def _harness(identity: _Identity, serving: Serving) -> tuple[list[Record], str]:
             stable = None if served.stable is None else served.stable["version"]
             if stable is None or stable == target:
                 raise Refused(f"the harness that it takes back does not serve {agent} any more")
-            harness = harnesses.take_back(versions, stable)
+            made = take_back_stable(versions, target=target)
             text = f"harness {stable} of {agent} was taken back"
+            return [_harness_record(identity, one, part=number) for number, one in enumerate(made)], text
     return [_harness_record(identity, harness)], text
 
 

@@ -3,7 +3,7 @@
 The fold depends neither on the order of the records nor on repeated ones: it sorts by time and id.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -237,21 +237,25 @@ def _weights_promotion(serving: Serving, done: Sequence[Past]) -> Promotion | No
 
 
 def _harness_promotion(serving: Serving, done: Sequence[Past]) -> Promotion | None:
+    """Return the promotion of the stable version, also if changes of tools have replaced that version since."""
     stable = served_harnesses(serving.harnesses.values()).stable
-    if stable is None:
-        return None
-    own = _newest(done, "promote", stable["version"])
-    if own is None and stable["author"] == AUTHOR:
-        return None  # made to disable or roll back a tool
-    at_us, decision_id = (stable["occurred_at_us"], "") if own is None else (own.at_us, own.id)
-    lever = "prompt" if own is None or own.lever is None else own.lever
-    return Promotion(lever, stable["version"], _version_before(serving, stable), at_us, decision_id)
+    passed: set[str] = set()
+    for version in [] if stable is None else lineage(serving.harnesses, stable["version"]):
+        passed.add(version["version"])
+        own = _newest(done, "promote", version["version"])
+        if own is None and version["author"] == AUTHOR:
+            if version["proposer"] != AUTHOR:
+                return None
+            continue  # made to disable or roll back a tool
+        at_us, decision_id = (version["occurred_at_us"], "") if own is None else (own.at_us, own.id)
+        lever = "prompt" if own is None or own.lever is None else own.lever
+        return Promotion(lever, version["version"], _version_without(serving, passed), at_us, decision_id)
+    return None
 
 
-def _version_before(serving: Serving, stable: Harness) -> str:
-    """Return the version that serves once the stable one is taken back; empty: the agent's own calls."""
-    others = [one for one in serving.harnesses.values() if one["version"] != stable["version"]]
-    before = served_harnesses(others).stable
+def _version_without(serving: Serving, versions: Set[str]) -> str:
+    """Return the version that serves once these are taken back; empty: the agent's own calls."""
+    before = served_harnesses(one for one in serving.harnesses.values() if one["version"] not in versions).stable
     return "" if before is None else before["version"]
 
 

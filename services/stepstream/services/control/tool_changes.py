@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from stepstream.services.control.history import AUTHOR
-from stepstream.topics.events import Harness, HarnessTool
+from stepstream.topics.events import Harness, HarnessTool, new_harness
 from stepstream.versions import harnesses
 
 
@@ -42,6 +42,59 @@ def replace_canary(
     if versions[found]["state"] != "refused":
         made.append(harnesses.start_canary(versions, found, canary["share"]))
     return made, found
+
+
+def origins(versions: Mapping[str, Harness], version: str) -> list[Harness]:
+    """Return a version and those that it was made from by changes of tools, the newest first."""
+    found = [versions[version]]
+    for one in harnesses.lineage(versions, version)[1:]:
+        if found[-1]["proposer"] != AUTHOR:
+            break
+        found.append(one)
+    return found
+
+
+def take_back_stable(versions: Mapping[str, Harness], last: str = "", *, target: str | None = None) -> list[Harness]:
+    """Return the records that take back the stable version with those that changes of tools were made from, in order.
+
+    The changes of tools stay in force: the version that serves then gets those of tools that it has unchanged.
+
+    Args:
+        versions: the agent's.
+        last: the last version to take back; empty: given by `target`.
+        target: version that shall serve again; empty: the agent's own calls; None: given by `last`.
+
+    Raises:
+        HarnessRefused: no version serves, or it is pinned.
+    """
+    after, made = dict(versions), [harnesses.take_back(versions, _stable_version(versions))]
+    base = stable = made[0]
+    after[stable["version"]] = stable
+    for base in origins(versions, stable["version"]):
+        if base["version"] == _stable_version(after):
+            after[base["version"]] = harnesses.take_back(after, base["version"])
+            made.append(after[base["version"]])
+        if base["version"] == last or (_stable_version(after) or "") == target:
+            break
+    before = harnesses.served_harnesses(after.values()).stable or new_harness(
+        event_id="", occurred_at_us=0, tenant=stable["tenant"], agent=stable["agent"], version=""
+    )
+    names = {one["name"] for each in (stable, base) for one in each["tools"]}
+    changes = {
+        name: tool_of(stable, name)
+        for name in sorted(names)
+        if tool_of(stable, name) != tool_of(base, name) == tool_of(before, name)
+    }
+    if changes:
+        found = add_with_tools(after, before, changes)
+        if after[found]["state"] != "refused":
+            made.append(harnesses.promote(after, found))
+    return made
+
+
+def _stable_version(versions: Mapping[str, Harness]) -> str | None:
+    stable = harnesses.served_harnesses(versions.values()).stable
+    return None if stable is None else stable["version"]
 
 
 def add_with_tools(versions: dict[str, Harness], before: Harness, tools: Mapping[str, HarnessTool | None]) -> str:

@@ -3,9 +3,10 @@
 Only what still serves can be undone: if a later version took its place, taking back would hit that version.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from stepstream.services.control.tool_changes import origins, take_back_stable
 from stepstream.topics.events import Decision, Harness, TrainingControl
 from stepstream.versions import harnesses, rollout_actions
 from stepstream.versions.rollouts import ModelVersions
@@ -68,9 +69,23 @@ def undo_harness(decision: Decision, versions: Mapping[str, Harness]) -> list[Ha
     if decision["lever"] == "tools":
         return _undo_tools(decision, versions, served)
     for one in (served.canary, served.stable):
-        if one is not None and (one["version"] == decision["target"] or decision["event_id"] in one["reason"]):
-            return [harnesses.take_back(versions, one["version"])]
+        found = None if one is None else _made_by(decision, origins(versions, one["version"]))
+        if one is not None and found is not None:
+            is_stable = one is served.stable
+            return take_back_stable(versions, found) if is_stable else [harnesses.take_back(versions, one["version"])]
     raise UndoRefused(_SERVES_NO_MORE)
+
+
+def _made_by(decision: Decision, versions: Iterable[Harness]) -> str | None:
+    """Return the first version that a decision made or put out; None: it did so with none."""
+    return next(
+        (
+            one["version"]
+            for one in versions
+            if one["version"] == decision["target"] or decision["event_id"] in one["reason"]
+        ),
+        None,
+    )
 
 
 def _undo_tools(

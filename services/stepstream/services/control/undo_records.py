@@ -17,7 +17,7 @@ from stepstream.versions.rollout_actions import RolloutRefused
 
 REFUSALS = (UndoRefused, HarnessRefused, RolloutRefused)
 _DEADLINE_S = 30.0
-_ACTS = {"refused": "refused", "retired": "taken back", "canary": "the canary again"}
+_ACTS = {"refused": "refused", "retired": "taken back", "canary": "the canary again", "stable": "stable"}
 
 Record = tuple[str, str, Any]
 """Topic, key and record."""
