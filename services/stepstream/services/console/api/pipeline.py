@@ -1,5 +1,10 @@
 """Answer the page Pipeline: lag of the jobs, dead letters and their redrive, governance, the local spool."""
 
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
 from confluent_kafka import KafkaException
 
 from stepstream.jobs.dead_letters.letters import LetterFilter
@@ -45,7 +50,7 @@ def pipeline(call: Call) -> Answer:
     bounds = {"since": since, "until": until}
     settings = call.services.settings
     jobs, fault = lag_of_jobs(settings)
-    spool = [file.stat().st_size for file in settings.gateway_spool.glob("**/*") if file.is_file()]
+    spool = list(spool_sizes(settings.gateway_spool))
     return {
         "lag": [{"job": name, "records": records} for name, records in sorted(jobs.items())],
         "lag_fault": fault,
@@ -56,6 +61,15 @@ def pipeline(call: Call) -> Answer:
         "governance": call.query(_GOVERNANCE, fresh_s=3.0, **bounds),
         "spool": {"files": len(spool), "bytes": sum(spool)},
     }
+
+
+def spool_sizes(folder: Path) -> Iterator[int]:
+    """Yield the sizes in bytes of the spool's files; the gateway deletes files meanwhile."""
+    for file in folder.glob("**/*"):
+        with suppress(FileNotFoundError):
+            status = file.stat()
+            if stat.S_ISREG(status.st_mode):
+                yield status.st_size
 
 
 @acts("/api/dead-letters/redrive", installation=True)
