@@ -152,19 +152,26 @@ test-console: $(VENV)/.dev ## Run the tests of the console only, in Chromium and
 
 CONTROL_TESTS := \
 	tests/faults/test_controller_killed.py \
+	tests/integration/test_console_access.py \
 	tests/integration/test_control_process.py \
 	tests/integration/test_control_queries.py \
 	tests/integration/test_decisions.py \
 	tests/integration/test_harness.py \
+	tests/integration/test_learner_control.py \
 	tests/end_to_end/test_console_browser.py::test_a_decision_is_answered_and_its_policy_frozen_by_role \
+	tests/end_to_end/test_demo_control.py \
 	tests/unit/analytics \
+	tests/unit/cli/test_policy_check.py \
 	tests/unit/control \
+	tests/unit/demo/test_control_page.py \
+	tests/unit/demo/test_control_scoring.py \
+	tests/unit/demo/test_control_world.py \
 	tests/unit/gateway/test_harness.py \
 	tests/unit/versions/test_harnesses.py \
 	tests/unit/versions/test_rollout_actions.py \
 	tests/unit/versions/test_rollouts.py
 
-test-control: $(VENV)/.dev ## Run the tests of the control plane only: decisions, replay, kills, approvals, statistics
+test-control: $(VENV)/.dev ## Run the tests of the control plane only: decisions, replay, kills, approvals, statistics, demo
 	@$(BIN)/pytest $(CONTROL_TESTS)
 
 # The schedules take about 10 minutes of one core, the faults on a real broker 6 minutes.
