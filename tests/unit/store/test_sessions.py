@@ -2,9 +2,10 @@
 
 import pytest
 
+from stepstream.services.store import sessions as store_sessions
 from stepstream.services.store.errors import SESSION_IS_LOCKED, SESSION_NOT_FOUND, StoreError
 from stepstream.services.store.request import Session
-from stepstream.services.store.sessions import Sessions
+from stepstream.services.store.sessions import USER_SESSION_LIMIT_EXCEEDED, Sessions
 
 
 class Connection:
@@ -75,6 +76,23 @@ def test_an_unused_session_ends_after_its_timeout(sessions: Sessions, clock: Clo
     assert refused.value.code == SESSION_NOT_FOUND
     assert connection.closed  # type: ignore[attr-defined]
     assert len(sessions) == 0
+
+
+def test_an_account_has_a_limited_number_of_sessions(
+    sessions: Sessions, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_sessions, "MAX_SESSIONS", 2)
+    for id in ("a", "b", "a"):
+        with sessions.use(session(id, timeout_s=5), reads_only=True):
+            pass
+    with pytest.raises(StoreError, match="2 open sessions") as refused, sessions.use(session("c"), reads_only=True):
+        pass
+    assert refused.value.code == USER_SESSION_LIMIT_EXCEEDED
+    with sessions.use(session("c")):  # the other account's are counted separately
+        pass
+    clock.now = 5.1
+    with sessions.use(session("c"), reads_only=True):
+        pass
 
 
 def test_closing_ends_all_sessions(sessions: Sessions) -> None:

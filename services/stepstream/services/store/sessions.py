@@ -14,6 +14,10 @@ from stepstream.services.store.engine import Connection
 from stepstream.services.store.errors import SESSION_IS_LOCKED, SESSION_NOT_FOUND, StoreError
 from stepstream.services.store.request import Session
 
+MAX_SESSIONS = 1_000
+"""Open sessions of one account: each holds a connection of the engine, and callers choose their ids."""
+USER_SESSION_LIMIT_EXCEEDED = 700
+
 
 @dataclass
 class _OpenSession:
@@ -41,7 +45,8 @@ class Sessions:
         Each account has sessions of its own; `reads_only` tells which.
 
         Raises:
-            StoreError: the session is in use, or it does not exist and the request set `session_check`.
+            StoreError: the session is in use; or it does not exist, and the request set `session_check` or its account
+                has `MAX_SESSIONS`.
         """
         with self._lock:
             self._expire()
@@ -50,6 +55,12 @@ class Sessions:
             if open_session is None:
                 if session.must_exist:
                     raise StoreError(SESSION_NOT_FOUND, f"Session {session.id} not found")
+                if sum(of_reader == reads_only for _, of_reader in self._sessions) >= MAX_SESSIONS:
+                    raise StoreError(
+                        USER_SESSION_LIMIT_EXCEEDED,
+                        f"This account has {MAX_SESSIONS} open sessions: use one of them, wait for the session_timeout "
+                        "of an unused one, or send the request without session_id",
+                    )
                 open_session = self._sessions[key] = _OpenSession(self._connect(reads_only), busy=False, expires=0.0)
             if open_session.busy:
                 raise StoreError(SESSION_IS_LOCKED, f"Session {session.id} is locked by a concurrent client")
