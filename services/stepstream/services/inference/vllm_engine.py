@@ -25,6 +25,7 @@ from stepstream.services.inference.engine import (
     TokenChunk,
     VersionSpan,
 )
+from stepstream.services.inference.model_config import check_same_config, read_config
 from stepstream.services.inference.vllm_process import URL, VllmProcess
 from stepstream.services.inference.weight_files import (
     TensorEntry,
@@ -50,6 +51,7 @@ class VllmEngine(Engine):
         self._version: int | None = None
         self._tensors: dict[str, TensorEntry] = {}
         self._tokenizer: dict[str, str] = {}
+        self._config: dict[str, Any] = {}
         self._adapters: dict[int, Path] = {}
         self._process = VllmProcess(inference)
         self._has_failed_start = False
@@ -66,12 +68,12 @@ class VllmEngine(Engine):
         the engine has failed.
         """
         self._check_alive()
-        tensors, tokenizer = await asyncio.to_thread(self._checked, folder)
+        tensors, tokenizer, config = await asyncio.to_thread(self._checked, folder)
         if self._process.is_started:
             await self._swap(folder, version)
         else:
             await self._start(folder, version)
-        self._version, self._tensors, self._tokenizer = version, tensors, tokenizer
+        self._version, self._tensors, self._tokenizer, self._config = version, tensors, tokenizer, config
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
         """See `Engine.generate`."""
@@ -156,21 +158,22 @@ class VllmEngine(Engine):
         """Stop vLLM; running requests fail."""
         await self._process.close()
 
-    def _checked(self, folder: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
-        """Return the tensors and the tokenizer's digests of a version that vLLM can serve.
+    def _checked(self, folder: Path) -> tuple[dict[str, TensorEntry], dict[str, str], dict[str, Any]]:
+        """Return the tensors, the tokenizer's digests and the configuration of a version that vLLM can serve.
 
         Raises:
             CheckpointRefusedError: it cannot.
         """
-        tensors, tokenizer = read_weights(folder), _digests(folder)
+        tensors, tokenizer, config = read_weights(folder), _digests(folder), read_config(folder)
         if self._tensors:
             check_same_shapes(folder, tensors, self._tensors)
             if tokenizer != self._tokenizer:
                 raise CheckpointRefusedError(
                     f"{folder}: its tokenizer or template differs from the served version's; start a new worker for it"
                 )
+            check_same_config(folder, config, self._config)
         check_finite(folder, tensors)
-        return tensors, tokenizer
+        return tensors, tokenizer, config
 
     async def _start(self, folder: Path, version: int) -> None:
         process, is_ready = self._process, False
