@@ -17,6 +17,8 @@ from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.events import new_trace_export
 
 TORN = "cc" * 16
+UNREADABLE = "ee" * 16
+"""Trace whose part is a record with an invalid payload."""
 
 
 @dataclass
@@ -56,7 +58,7 @@ class FakeCodec:
             tenant=DEFAULTS.tenant,
             consent=DEFAULTS.consent,
             signal="traces",
-            payload=request.SerializeToString(),
+            payload=b"\xff" if trace_id == UNREADABLE else request.SerializeToString(),
         )
 
 
@@ -75,15 +77,16 @@ def test_a_faulty_trace_is_a_dead_letter_and_delays_no_other() -> None:
 
     traces = OpenTraces(load({}), cast(Codec, FakeCodec()), assemble, "agent")
     traces._publish = publish
-    for position, trace_id in enumerate((faulty, sound, TORN, vast)):
+    for position, trace_id in enumerate((faulty, sound, TORN, vast, UNREADABLE)):
         traces._read(cast(Any, Part(trace_id, position)))
     traces._publish_settled(float("inf"))
     assert [record.key for record in published if record.topic == "steps"] == [sound, vast]
     letters = {record.key: record.record for record in published if record.topic == "dead-letters"}
-    assert {key: (letter["offset"], letter["error"]) for key, letter in letters.items()} == {
-        faulty: (0, "invalid"),
-        TORN: (2, "malformed"),
-        vast: (3, "invalid"),
+    assert {key: (each["offset"], each["error"], each["tenant"]) for key, each in letters.items()} == {
+        faulty: (0, "invalid", DEFAULTS.tenant),
+        TORN: (2, "malformed", None),
+        vast: (3, "invalid", DEFAULTS.tenant),
+        UNREADABLE: (4, "malformed", DEFAULTS.tenant),
     }
     for letter in letters.values():
         assert letter["reason"]

@@ -141,8 +141,10 @@ class OpenTraces:
         assert partition is not None
         assert offset is not None
         value = message.value() or b""
+        tenant = None
         try:
             record = self._codec.decode(OPEN_TRACES, value)
+            tenant = record["tenant"]
             if record["signal"] == "traces":
                 spans = list(spans_of(TraceRequest.FromString(record["payload"])))
                 logs = []
@@ -152,7 +154,7 @@ class OpenTraces:
         except (CodecError, DecodeError, ValueError) as error:
             kind = error.kind if isinstance(error, CodecError) else "malformed"
             digest = hashlib.sha256(value).hexdigest()
-            self._dead_letter((partition, offset), message.key() or b"", len(value), digest, kind, str(error))
+            self._dead_letter((partition, offset), message.key() or b"", len(value), digest, kind, str(error), tenant)
             self._positions[partition] = offset + 1
             return
         self._positions[partition] = offset + 1
@@ -187,9 +189,8 @@ class OpenTraces:
                 continue
             try:
                 if reason := self._publish_trace(entry):
-                    self._dead_letter(
-                        entry.position, entry.trace.trace_id.encode(), entry.bytes, None, "invalid", reason
-                    )
+                    trace_id, tenant = entry.trace.trace_id.encode(), entry.defaults.tenant
+                    self._dead_letter(entry.position, trace_id, entry.bytes, None, "invalid", reason, tenant)
             except Exception as error:  # any failure to publish: keep the trace and retry
                 log.warning("trace %s waits, will retry: %s", entry.trace.trace_id, error)
                 return
@@ -211,9 +212,19 @@ class OpenTraces:
         return "; ".join(self._publish(records)) if records else ""
 
     def _dead_letter(
-        self, position: tuple[int, int], key: bytes, size: int, digest: str | None, error: str, reason: str
+        self,
+        position: tuple[int, int],
+        key: bytes,
+        size: int,
+        digest: str | None,
+        error: str,
+        reason: str,
+        tenant: str | None,
     ) -> None:
-        """Publish the dead letter of a part, or of the trace that starts with it; blocks until acknowledged."""
+        """Publish the dead letter of a part, or of the trace that starts with it; blocks until acknowledged.
+
+        `tenant`: None: the part cannot be read.
+        """
         assert self._publish is not None
         partition, offset = position
         log.error("sent %s[%d]@%d to dead-letters: %s", OPEN_TRACES, partition, offset, reason)
@@ -229,6 +240,7 @@ class OpenTraces:
             value_sha256=digest,
             error=error,
             reason=reason,
+            tenant=tenant,
         )
         self._publish([AssembledRecord(DEAD_LETTERS, key.decode(errors="replace"), letter)])
 
