@@ -94,12 +94,14 @@ class ControlLog(AbstractContextManager["ControlLog"]):
     def serving(self, scope: Scope) -> Serving:
         """Return what serves a scope."""
         harnesses = self._tables[HARNESSES].items().values()
+        alarms = list(self._tables[ALARMS].items().values())
         training: Any = self._tables[TRAINING_CONTROL].get(training_key(scope.tenant, scope.model))
         return Serving(
             self._versions.snapshot(scope.model),
             versions_of(harnesses, scope.tenant, scope.agent),
             training,
-            active_alarms(self._tables[ALARMS].items().values(), scope),
+            active_alarms(alarms, scope),
+            active_alarms(alarms, scope, of_others=True),
         )
 
     def open_tests(self, scopes: Sequence[Scope]) -> int:

@@ -35,6 +35,8 @@ class Serving:
     """None: nobody has decided, so the learner trains on equal weights."""
     alarms: tuple[Alarm, ...] = ()
     """Active alarms about the agent and model."""
+    other_alarms: tuple[Alarm, ...] = ()
+    """Active alarms about other agents of the tenant with the model: learning is one for all of them."""
 
 
 def scope_of(decision: Decision) -> Scope:
@@ -47,14 +49,17 @@ def training_key(tenant: str, model: str) -> str:
     return orjson.dumps([tenant, model]).decode()
 
 
-def active_alarms(alarms: Iterable[Alarm], scope: Scope) -> tuple[Alarm, ...]:
-    """Return the raised alarms about a scope, by id: those of its tenant, and those about the model."""
+def active_alarms(alarms: Iterable[Alarm], scope: Scope, *, of_others: bool = False) -> tuple[Alarm, ...]:
+    """Return the raised alarms about a scope, by id: those of its tenant, and those about the model.
+
+    `of_others`: instead those about other agents of its tenant with its model.
+    """
     found = [
         one
         for one in alarms
         if one["state"] == "raised"
         and one["model"] == scope.model
-        and one["agent"] in ("", scope.agent)
+        and (one["agent"] in ("", scope.agent)) != of_others
         and alarm_tenant(one) in ("", scope.tenant)
     ]
     return tuple(sorted(found, key=lambda one: one["alarm_id"]))

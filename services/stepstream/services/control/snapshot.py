@@ -78,6 +78,7 @@ def snapshot_of(
         strata=_strata(before, stable),
         candidates=tuple(_candidates(serving, history, owns_weights)),
         alarms=tuple(RewardAlarm(one["alarm_id"], one["message"], one["since_version"]) for one in serving.alarms),
+        others_alarmed=bool(serving.other_alarms),
         coverage=_coverage(found),
         staleness_p95=found.staleness_p95,
         learning=serving.training is None or not serving.training["paused"],

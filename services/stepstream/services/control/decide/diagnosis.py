@@ -181,9 +181,14 @@ def new_version(snapshot: Snapshot, history: History, _policy: ControlPolicy) ->
 
 
 def gradient(snapshot: Snapshot, _history: History, policy: ControlPolicy) -> Finding | None:
-    """Resume learning where groups of attempts differ in outcome, so that they yield a gradient (DAPO, 2503.14476)."""
+    """Resume learning where groups of attempts differ in outcome, so that they yield a gradient (DAPO, 2503.14476).
+
+    A pause is for all agents of the tenant with the model, so the alarm of another agent keeps it.
+    """
     groups = snapshot.groups
-    if snapshot.learning or snapshot.alarms or groups is None or not groups.n or groups.mean_success >= _SOLVED:
+    if snapshot.learning or snapshot.alarms or snapshot.others_alarmed:
+        return None
+    if groups is None or not groups.n or groups.mean_success >= _SOLVED:
         return None
     varied = groups.n - groups.alike
     if wilson(varied, groups.n)[0] <= policy.variance_limit:

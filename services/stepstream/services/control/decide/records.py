@@ -140,6 +140,8 @@ class Snapshot:
     strata: Mapping[str, Stratum] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()
     alarms: tuple[RewardAlarm, ...] = ()
+    others_alarmed: bool = False
+    """True if an alarm is active about another agent of the tenant with the model, whose learning is the same."""
     coverage: Estimate | None = None
     """Share of the served task families that the training fleet samples."""
     staleness_p95: float | None = None
