@@ -66,6 +66,18 @@ def test_no_secret_has_a_value_in_the_file() -> None:
                 assert re.fullmatch(r"\$\{\w+:\?.+\}", value), name
 
 
+def test_each_process_gets_only_the_secrets_that_it_needs() -> None:
+    def holders(variable: str) -> set[str]:
+        return {name for name, service in SERVICES.items() if variable in service.get("environment", {})}
+
+    assert holders("STEPSTREAM_GOVERN_PSEUDONYM_KEY") == {"govern"}
+    assert holders("STEPSTREAM_CLICKHOUSE_PASSWORD") == {"apply", "store-writer", "console", "control"}
+    chart = yaml.safe_load((DEPLOY / "chart" / "values.yaml").read_text())["processes"]
+    sealing = {name for name, row in chart.items() if "stepstream-seal" in row["secrets"] and name in SERVICES}
+    assert holders("STEPSTREAM_SEAL_MASTER_KEY") == sealing
+    assert sealing == {"gateway", "govern", "label", "measure", "store-writer", "control", "learner", "console"}
+
+
 def test_ports_are_open_to_this_machine_only_and_images_have_a_version() -> None:
     for name, service in SERVICES.items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
