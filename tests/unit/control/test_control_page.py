@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from stepstream.cli.main import cli
 from stepstream.services.control.decide.diagnosis import RULES
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import History, Outcome, Snapshot, Source
+from stepstream.services.control.decide.records import CANARY_RULES, History, Outcome, Snapshot, Source
 from stepstream.services.control.decide.reference import policy_tables
 from stepstream.services.control.decide.words import describe
 from stepstream.services.control.simulate.recorded import Recorded, to_line
@@ -84,7 +84,7 @@ def test_the_page_explains_the_default_policy_as_the_code_does() -> None:
 def test_the_page_lists_every_rule_with_its_source() -> None:
     table = PAGE[PAGE.index("## Rules") : PAGE.index("### False alarms")]
     rows = re.findall(r"^\| `(\w+)` \|.*\| [^|]{10,} \|$", table, re.MULTILINE)
-    assert sorted(rows) == sorted(["canary", *RULES])
+    assert sorted(rows) == sorted([*CANARY_RULES, *RULES])
 
 
 def test_the_rule_of_the_page_decides(package: Path, folder: Path) -> None:
