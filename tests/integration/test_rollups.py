@@ -15,7 +15,8 @@ from waiting import wait_until
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
-from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse import migrate as migrate_module
+from stepstream.jobs.clickhouse.migrate import migrate, migrations
 from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh, refresh_lag_s
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.clickhouse.views import views
@@ -216,7 +217,7 @@ def test_any_delivery_of_the_same_events_leaves_the_same_rows(
 
 
 def outcome(name: str, revision: int) -> Any:
-    """Return a label whose cohort and sums change with the revision; odd ones ended by a limit."""
+    """Return a label whose cohort and sums change with the revision; of every end, with and without an outcome."""
     number = int(name[1:])
     call = new_tool_call(call_id="1", name="get", arguments="{}")
     steps = [
@@ -227,8 +228,8 @@ def outcome(name: str, revision: int) -> Any:
     record: Any = trajectory(name, revision=revision, version=number % 2 + revision, steps=steps)
     return record | {
         "agent": f"a{number % 2}",
-        "success": [True, False, None][(number + revision) % 3],
-        "end": "truncated" if number % 2 else "terminated",
+        "success": [True, False, None][(number // 3 + number + revision) % 3],
+        "end": ("terminated", "truncated", "open")[number % 3],
         "reward": number / 4,
         "prompt_tokens": 10 * number,
         "response_tokens": number,
@@ -263,3 +264,32 @@ FROM trajectory_hours FINAL GROUP BY agent, policy_version HAVING n > 0
 """
     assert sorted(map(tuple, client.query(query).result_rows)) == on_log
     assert len(on_log) == 4
+    newest_labels = {one["trajectory_id"]: one for one in labels}.values()
+    assert {(one["end"], one["success"]) for one in newest_labels} >= {("truncated", None), ("open", None)}
+
+
+def test_hours_of_earlier_releases_count_time_outs_as_failures(
+    own_database: Callable[[str], Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt cut off by a limit without any outcome is a failure, in a rate by hour as in one by task."""
+    settings = own_database("time_outs")
+    with monkeypatch.context() as then:
+        then.setattr(migrate_module, "migrations", lambda: [one for one in migrations() if one.name < "0035"])
+        migrate(settings)
+    with connection.connect(settings, database="time_outs") as client:
+        client.command("DROP VIEW trajectory_hours_refresh SYNC")
+        timed_out = {"trajectory_id": "t", "end": "truncated", "success": None}
+        insert(client, [("labeled-trajectories", label("t", 1, T0_US, None) | timed_out)])
+        client.command(
+            "INSERT INTO trajectory_hours (hour, tenant, agent, model, environment, harness_version, policy_version, "
+            "track, split, trajectories, truncated, version) "
+            "SELECT toStartOfHour(toDateTime(opened_at, 'UTC')), tenant, agent, model, environment, "
+            "harness_version, version_max, track, split, 1, 1, now64(6, 'UTC') FROM trajectories"
+        )
+        client.command("TRUNCATE TABLE dirty_hours")
+        migrate(settings)
+        refresh(client)
+        counted = "SELECT sum(outcomes), sum(successes), sum(truncated) FROM trajectory_hours FINAL"
+        assert client.query(counted).result_rows == [(1, 0, 1)]
+        of_view = f"SELECT attempts, outcomes, success_rate FROM success_by_version({RANGE})"
+        assert client.query(of_view).result_rows == [(1, 1, 0.0)]

@@ -3292,9 +3292,9 @@ class TrajectoryStats(TypedDict):
     successes: int
     """Number of successful trajectories among those with a known outcome."""
     failures: int
-    """Number of other trajectories among those with a known outcome."""
+    """Number of other trajectories among those with a known outcome. One with end `truncated` and no outcome counts too."""
     truncated: int
-    """Number of trajectories cut by a limit or by timeout."""
+    """Number of trajectories with end `truncated`: cut by a limit of steps, time or tokens."""
     steps: int
     """Number of steps."""
     errors: int

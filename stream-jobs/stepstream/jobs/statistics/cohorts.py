@@ -67,12 +67,14 @@ def contributions(label: LabeledTrajectory) -> Iterator[tuple[Cohort, Sums]]:
         label["harness_version"],
         label["split"],
     )
-    success = label["success"]
+    is_truncated = label["end"] == "truncated"
+    # A time-out of the agent is a failure; without any outcome, the attempt was lost or is not judged yet.
+    outcome = False if label["success"] is None and is_truncated else label["success"]
     counted = {
         "trajectories": 1,
-        "successes": int(success is True),
-        "failures": int(success is False),
-        "truncated": int(label["end"] != "terminated"),
+        "successes": int(outcome is True),
+        "failures": int(outcome is False),
+        "truncated": int(is_truncated),
     }
     steps = label["steps"]
     reward = round(label["reward"] * REWARD_UNIT)

@@ -128,10 +128,21 @@ def test_a_newer_revision_replaces_the_older_one() -> None:
     assert feed(run, labelled("a", success=False)) == []
 
 
-def test_an_unknown_outcome_is_neither_success_nor_failure() -> None:
-    snapshots = feed(measure_run(), labelled("a", success=None, end="open"))
-    cohort = cohorts(snapshots)[2, "train", ""]
-    assert (cohort["successes"], cohort["failures"], cohort["truncated"]) == (0, 0, 1)
+@pytest.mark.parametrize(
+    ("end", "success", "counted"),
+    [
+        ("open", None, (0, 0, 0)),
+        ("terminated", None, (0, 0, 0)),
+        ("truncated", None, (0, 1, 1)),
+        ("truncated", True, (1, 0, 1)),
+        ("open", False, (0, 1, 0)),
+    ],
+)
+def test_an_unknown_outcome_is_a_failure_only_after_a_time_out(
+    end: str, success: bool | None, counted: tuple[int, ...]
+) -> None:
+    cohort = cohorts(feed(measure_run(), labelled("a", success=success, end=end)))[2, "train", ""]
+    assert (cohort["successes"], cohort["failures"], cohort["truncated"]) == counted
 
 
 @st.composite
