@@ -68,3 +68,45 @@ async def test_a_swap_ends_with_the_engine_and_releases_the_calls_that_wait_for_
         await anext(client.generate("prompt"))
     with pytest.raises(SwapFailedError, match="ended during the swap"):
         await swap
+
+
+class _BusyEngine:
+    """An engine client with a request that never ends: only a pause of all requests ends a wait for it."""
+
+    errored = False
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self._paused = asyncio.Event()
+
+    async def pause_generation(self, mode: str, **_: Any) -> None:
+        self.calls.append(mode)
+        if mode == "keep":
+            self._paused.set()
+        await self._paused.wait()
+
+    async def start_weight_update(self) -> None: ...
+
+    async def update_weights(self, _request: Any) -> None: ...
+
+    async def finish_weight_update(self, version: str) -> None:
+        self.calls.append(f"version {version}")
+
+    async def resume_generation(self) -> None:
+        self.calls.append("resume")
+
+    async def generate(self, *_: Any) -> Any:
+        yield
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_does_not_end_in_time_goes_on_with_the_new_weights() -> None:
+    require_package("vllm")
+    from stepstream.services.inference.vllm_swap import Swapper, SwapRequest
+
+    client = _BusyEngine()
+    swapper = Swapper(client, "old", 1)
+    swapper.guard_requests()
+    await asyncio.wait_for(swapper.swap(SwapRequest("new", 2, drain=True, drain_s=0.05)), 10.0)
+    assert client.calls == ["wait", "keep", "version 2", "resume"]
+    assert swapper.version == 2

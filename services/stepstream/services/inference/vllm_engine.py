@@ -37,6 +37,8 @@ from stepstream.services.inference.weight_files import (
 
 _log = logging.getLogger(__name__)
 _SWAP_S = 600.0
+_DRAIN_S = 600.0
+"""Time for running requests to end before a swap; a swap's own time comes after it."""
 _EXCLUDED = -9999.0
 """vLLM's logprob of a token that cannot be sampled."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -212,14 +214,19 @@ class VllmEngine(Engine):
             raise CheckpointRefusedError(f"{folder}: {_message(reply)}")
 
     async def _swap(self, folder: Path, version: int) -> None:
+        drains = self._inference.swap == "drain"
         body = {
             "folder": str(folder),
             "version": version,
-            "drain": self._inference.swap == "drain",
+            "drain": drains,
+            "drain_s": _DRAIN_S,
             "smoke_prompts": self._inference.smoke_prompts,
         }
         try:
-            async with asyncio.timeout(_SWAP_S), self.post("/stepstream/swap", orjson.dumps(body)) as answer:
+            async with (
+                asyncio.timeout(_SWAP_S + (_DRAIN_S if drains else 0.0)),
+                self.post("/stepstream/swap", orjson.dumps(body)) as answer,
+            ):
                 reply = await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._broken(f"vLLM did not finish the swap to {folder}: {error or type(error).__name__}") from error

@@ -1,12 +1,13 @@
 """Swap versions inside vLLM's server: pause, load, finish and resume in one call.
 
 Requests that arrive during a swap wait. Running ones either pause and go on with the new weights, which recompute their
-contexts, or end first on the old weights (`drain`). If the load fails, the last good version is loaded again before
-anything runs.
+contexts, or end first on the old weights (`drain`), as far as a bound of time allows. If the load fails, the last good
+version is loaded again before anything runs.
 """
 
 import asyncio
 import itertools
+import logging
 import math
 import time
 import uuid
@@ -20,6 +21,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
 Generate = Callable[..., AsyncGenerator[Any, None]]
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 _LIFE_CHECK_S = 0.5
 
 
@@ -40,6 +42,8 @@ class SwapRequest:
     version: int
     drain: bool = False
     """True: running requests end on the old weights first; False: they go on with the new ones."""
+    drain_s: float = math.inf
+    """With `drain`: seconds after which those that still run go on with the new weights."""
     smoke_prompts: Sequence[str] = ()
     """Prompts whose greedy token must have a finite logprob under the new weights."""
 
@@ -88,7 +92,7 @@ class Swapper:
 
     async def _swap(self, request: SwapRequest) -> dict[str, float]:
         times = [time.perf_counter()]
-        await self._pause(request.drain)
+        await (self._drain(request.drain_s) if request.drain else self._pause("keep"))
         times.append(time.perf_counter())
         try:
             await self._load(request.folder, request.version)
@@ -100,7 +104,7 @@ class Swapper:
         try:
             await self._check_prompts(request.smoke_prompts)
         except SwapRefusedError as error:
-            await self._pause(drain=False)
+            await self._pause("keep")
             await self._restore()
             raise SwapRefusedError(f"{request.folder}: {error}") from None
         self.folder, self.version = request.folder, request.version
@@ -120,8 +124,20 @@ class Swapper:
         finally:
             task.cancel()
 
-    async def _pause(self, drain: bool) -> None:
-        await self.client.pause_generation(mode="wait" if drain else "keep", clear_cache=True)
+    async def _drain(self, seconds: float) -> None:
+        """Wait for the running requests to end; after `seconds`, pause those that still run."""
+        drained = asyncio.create_task(self._pause("wait"))
+        try:
+            await asyncio.wait({drained}, timeout=None if math.isinf(seconds) else seconds)
+            if not drained.done():
+                _log.warning("requests still run after %g s: they go on with the new weights", seconds)
+                await self._pause("keep")
+            await drained  # a pause of all requests ends the wait
+        finally:
+            drained.cancel()
+
+    async def _pause(self, mode: str) -> None:
+        await self.client.pause_generation(mode=mode, clear_cache=True)
 
     async def _load(self, folder: str, version: int) -> None:
         await self.client.start_weight_update()
