@@ -1,6 +1,7 @@
 """Test what the console's pages of trajectories, rewards, tools and people get from a real store."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from stepstream.services.console.api.tools import tools
 from stepstream.services.console.api.trajectories import compare, status, step, trajectories, trajectory
 from stepstream.services.console.endpoints import BadRequest, Call, Endpoint, Services
 from stepstream.services.console.store import Store
+from stepstream.services.console.trajectories.facts import facts_of
+from stepstream.services.console.trajectories.timeline import find
 from stepstream.services.console.users import User
 
 ADMIN = User("root", "admin", "")
@@ -134,6 +137,26 @@ def test_a_trajectory_shows_steps_rewards_tree_group_and_reason(ask: Callable[..
     assert [row["name"] for row in answer["feedback"]] == ["outcome", "quality", "shadow.quality"]
     assert answer["feedback"][0]["comment"] == HOSTILE
     assert ask(status, id="left")["state"] == "not_trainable"
+
+
+def test_the_reason_reads_only_the_days_of_the_trajectory(services: Services) -> None:
+    asked: list[str] = []
+
+    def query(sql: str, **parameters: Any) -> list[Any]:
+        asked.append(sql)
+        return services.store.query(sql, parameters)
+
+    for name in ("left", "child", "hostile"):
+        found = find(partial(query, tenant=""), "default", name)
+        assert found is not None
+        asked.clear()
+        facts = facts_of(query, "default", name, (found.first_ms, found.last_ms))
+        assert facts == facts_of(query, "default", name)
+        assert facts.steps["count"] > 0
+        assert facts.label is not None
+    unbounded = [sql for sql in asked if "{first:Int64}" not in sql and "{before:Int64}" not in sql]
+    # Neither table has a partition for each day: their keys begin with the trajectory or model.
+    assert all("FROM training_decisions" in sql or "FROM checkpoints" in sql for sql in unbounded)
 
 
 def test_long_texts_are_cut_until_they_are_asked_for(ask: Callable[..., Any]) -> None:

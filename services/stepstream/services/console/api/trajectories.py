@@ -109,7 +109,7 @@ def status(call: Call) -> Answer:
     def query(sql: str, **parameters: Any) -> list[Row]:
         return call.services.store.query(sql, parameters)
 
-    facts = facts_of(query, found.tenant, found.trajectory_id)
+    facts = facts_of(query, found.tenant, found.trajectory_id, (found.first_ms, found.last_ms))
     settings = call.services.settings
     answer = status_of(facts, settings.label, settings.learner)
     return {

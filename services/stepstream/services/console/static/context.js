@@ -9,6 +9,7 @@
  * @property {string} page    name of the page
  * @property {State} state    the query string
  * @property {User} user      who is logged in
+ * @property {(tables: string[]) => string} changes   a text that differs once one of the tables has changed
  * @property {number} now     time of the newest answer, in milliseconds since the Unix epoch
  * @property {(role: Role) => boolean} may    whether the user's role includes `role`
  * @property {(change: Record<string, string | null>) => void} set   change the query string and load again; null removes a name

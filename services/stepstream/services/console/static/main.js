@@ -26,6 +26,9 @@ let shown = null;
 let loads = 0;
 let loadedAt = 0;
 let pending = 0;
+// How often each table has changed; the empty name counts the times when changes may have been missed.
+/** @type {Record<string, number>} */
+const changes = {};
 /** @type {"waiting" | "live" | "down"} */
 let status = "waiting";
 
@@ -51,6 +54,7 @@ function contextOf(page) {
   const context = {
     page, state: current().state, user: now, now: Date.now(), href,
     may: (/** @type {import("./context.js").Role} */ role) => ROLES.indexOf(now.role) >= ROLES.indexOf(role),
+    changes: (/** @type {string[]} */ tables) => JSON.stringify(["", ...tables].map((name) => changes[name] ?? 0)),
     set: (/** @type {Record<string, string | null>} */ change) => go(changed(change)),
     get: async (/** @type {string} */ path, /** @type {any} */ parameters) => {
       const value = await get(path, parameters);
@@ -135,8 +139,14 @@ function later(wait) {
   if (!pending && !document.hidden) pending = setTimeout(load, wait);
 }
 
+/** @param {string} name */
+function count(name) {
+  changes[name] = (changes[name] ?? 0) + 1;
+}
+
 /** @param {string[]} names  tables that changed */
 function onTables(names) {
+  names.forEach(count);
   if (shown?.module.tables.some((name) => names.includes(name))) later(Math.max(0, loadedAt + PAUSE_MS - Date.now()));
 }
 
@@ -154,8 +164,8 @@ async function start() {
   followKeys(() => PAGES.filter(permitted));
   listen({
     onTables,
-    onStore: (fault) => { if (fault) setStatus("down"); void load(); },
-    onState: (live) => { if (!live) setStatus("down"); else if (status === "down") void load(); },
+    onStore: (fault) => { count(""); if (fault) setStatus("down"); void load(); },
+    onState: (live) => { count(""); if (!live) setStatus("down"); else if (status === "down") void load(); },
   });
   // A hidden page fetches nothing.
   document.addEventListener("visibilitychange", () => { if (!document.hidden) void load(); });

@@ -17,16 +17,23 @@ export const title = "Trajectory";
 export const tables = ["steps", "trajectories", "feedback", "curation", "training_decisions"];
 
 // Whole texts and tokens of single steps; the page keeps them when it loads again.
-/** @type {{ name: string, whole: Record<number, any>, tokens: Record<number, any>, status: any }} */
-let fetched = { name: "", whole: {}, tokens: {}, status: null };
+/** @type {{ name: string, whole: Record<number, any>, tokens: Record<number, any>, status: any, explained: string }} */
+let fetched = { name: "", whole: {}, tokens: {}, status: null, explained: "" };
+// Once a trajectory has a label, only these tables change why it was or was not trained on.
+const REASONS = ["trajectories", "curation", "training_decisions"];
 
 /** @param {Context} context */
 export async function load(context) {
   const { tenant, id, after } = context.state;
+  const [labelled, all] = [context.changes(REASONS), context.changes(tables)];
   const data = await context.get("/api/trajectory", { tenant, id, after });
+  const changes = data.label ? labelled : all;
   const name = JSON.stringify([data.tenant, data.trajectory_id]);
-  if (fetched.name !== name) fetched = { name, whole: {}, tokens: {}, status: null };
-  void explain(data, context, fetched);
+  if (fetched.name !== name) fetched = { name, whole: {}, tokens: {}, status: null, explained: "" };
+  if (fetched.explained !== changes) {
+    fetched.explained = changes;
+    void explain(data, context, fetched);
+  }
   return { ...data, fetched };
 }
 
@@ -42,6 +49,7 @@ async function explain(data, context, into) {
   try {
     into.status = await context.get("/api/trajectory/status", { tenant: data.tenant, id: data.trajectory_id });
   } catch (error) {
+    into.explained = "";
     into.status = { state: "unknown", why: error instanceof Error ? error.message : String(error), would_change_it: "", curation: [], audit: [] };
   }
   redraw(context);
