@@ -5,12 +5,16 @@ holds the sent events, in order, until Kafka answers.
 """
 
 import hashlib
+import io
+import json
 import logging
 import time
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
+from typing import Any, cast
 
+import fastavro
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from stepstream.config import KafkaSettings
@@ -116,7 +120,7 @@ class SchemaHeaders:
     """The five-byte headers that the schema registry assigned, by topic and schema.
 
     A spooled body may have an older schema than this package's, and is whole, however large. `look_up` and
-    `to_sendable` block and belong to one thread; `wire_value` never blocks.
+    `to_sendable` block and belong to one thread; the others never block.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -131,6 +135,13 @@ class SchemaHeaders:
         """Return the record's value on the wire; None before `look_up`, or if `to_sendable` must change it."""
         header = self._headers.get((record.topic, record.schema))
         return None if header is None or self._codec.is_large(record.topic, record.body) else header + record.body
+
+    def tenant_of(self, topic: str, value: bytes) -> str | None:
+        """Return the tenant in a record's value on the wire; None: unknown."""
+        for (name, schema), header in list(self._headers.items()):  # the client's thread asks, another adds
+            if name == topic and value.startswith(header):
+                return tenant_of(schema, value[len(header) :])
+        return None
 
     def look_up(self, records: Iterable[SpoolRecord]) -> bool:
         """Ask the registry for the missing headers of these records; False: the registry is unavailable.
@@ -223,7 +234,7 @@ class KafkaSender:
             return False
         except KafkaException as error:
             key = record.key.encode(errors="replace")
-            self._handle_error(sent, error.args[0], record.topic, key, record.event_id, record.body)
+            self._handle_error(sent, error.args[0], record.topic, key, record.event_id, value or record.body)
         except Exception as error:  # an invalid event must not stop the caller's work
             self.reject(record.topic, record.event_id, str(error))
             sent.state = DONE
@@ -241,7 +252,8 @@ class KafkaSender:
             raise
         except Oversized as error:
             key = record.key.encode(errors="replace")
-            self._give_up(record.topic, key, record.event_id, record.body, error.kind, str(error))
+            tenant = tenant_of(record.schema, record.body)
+            self._give_up(record.topic, key, record.event_id, record.body, error.kind, str(error), tenant)
             return None
         except Exception as error:  # an invalid record must not block the records behind it
             self.reject(record.topic, record.event_id, str(error))
@@ -288,22 +300,40 @@ class KafkaSender:
         if error.code() in _PERMANENT:
             sent.state = DONE
             kind = "oversized" if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else "invalid"
-            self._give_up(topic, key, event_id, value, kind, f"Kafka refused it: {error.str()}")
+            tenant = self.headers.tenant_of(topic, value)
+            self._give_up(topic, key, event_id, value, kind, f"Kafka refused it: {error.str()}", tenant)
             return
         self.warn("Kafka refuses events for %s: %s; sending them again", topic, error.str())
         sent.state = FAILED
         self._is_fatal = self._is_fatal or error.fatal()
         self.has_failed = True
 
-    def _give_up(self, topic: str, key: bytes, event_id: str, value: bytes, kind: str, reason: str) -> None:
+    def _give_up(
+        self, topic: str, key: bytes, event_id: str, value: bytes, kind: str, reason: str, tenant: str | None
+    ) -> None:
         """Reject an event, and queue its dead letter."""
         self.reject(topic, event_id, reason)
         if topic != DEAD_LETTERS:
-            self.dead_letters.append(_dead_letter(self._source, topic, key, event_id, value, kind, reason))
+            self.dead_letters.append(_dead_letter(self._source, topic, key, event_id, value, kind, reason, tenant))
+
+
+def tenant_of(schema: str, body: bytes) -> str | None:
+    """Return the tenant in a record of the schema `schema`; None: it has none, or does not read.
+
+    Only the fields up to the tenant are read: it is one of the first, and the record may be very large.
+    """
+    try:
+        writer = json.loads(schema)
+        names = [field["name"] for field in writer["fields"]]
+        beginning = writer | {"fields": writer["fields"][: names.index("tenant") + 1]}
+        record = cast(dict[str, Any], fastavro.schemaless_reader(io.BytesIO(body), beginning, None))
+    except Exception:  # invalid bytes raise any exception
+        return None
+    return cast(str | None, record["tenant"])
 
 
 def _dead_letter(
-    source: str, topic: str, key: bytes, event_id: str, value: bytes, kind: str, reason: str
+    source: str, topic: str, key: bytes, event_id: str, value: bytes, kind: str, reason: str, tenant: str | None
 ) -> DeadLetter:
     job = source.partition("/")[0]
     return new_dead_letter(
@@ -318,4 +348,5 @@ def _dead_letter(
         value_sha256=hashlib.sha256(value).hexdigest(),
         error=kind,
         reason=reason,
+        tenant=tenant,
     )

@@ -10,6 +10,7 @@ from scripted_kafka import OutcomeCounts, ScriptedKafka, ScriptedRegistry
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import KafkaSettings
+from stepstream.delivery.sender import tenant_of
 from stepstream.delivery.spool import Spool
 from stepstream.delivery.spooled_producer import SpooledProducer, UndeliveredEvents
 from stepstream.delivery.types import BacklogLimits, SpoolRecord
@@ -29,6 +30,15 @@ def fill_spool(folder: Path, *records: tuple[str, str, bytes]) -> None:
     for event_id, schema, body in records:
         spool.append(SpoolRecord("feedback", "t", event_id, 1, None, schema, body))
     spool.close()
+
+
+def test_the_tenant_of_a_record_is_read_without_the_rest(registry: ScriptedRegistry) -> None:
+    body = registry.body("feedback", feedback("f", tenant="acme"))
+    assert tenant_of(CURRENT, body) == "acme"
+    assert tenant_of(CURRENT, body[:60]) == "acme"
+    assert tenant_of(CURRENT, b"\xff") is None
+    assert tenant_of(schema_text("KeyUsage"), body) is None
+    assert tenant_of("no schema", body) is None
 
 
 def test_a_record_of_a_registered_older_schema_is_sent_unchanged(

@@ -142,12 +142,13 @@ def test_events_are_sent_again_after_temporary_errors(
 def test_permanent_errors_become_dead_letters(kafka: ScriptedKafka, start: Any) -> None:
     producer, counts = start(spool_bytes=64 * MB)
     kafka.fail = lambda event_id: KafkaError.MSG_SIZE_TOO_LARGE if event_id == "1" else None
-    send(producer, range(3))
-    producer.send("steps", "t", step(event_id="huge", messages=[{"role": "user", "content": "x" * 11 * MB}]))
+    send(producer, range(3), tenant="acme")
+    content = "x" * 11 * MB
+    producer.send("steps", "t", step(event_id="huge", tenant="acme", messages=[{"role": "user", "content": content}]))
     wait_until(lambda: len(kafka.ids("dead-letters")) == 2)
     assert kafka.ids() == ["0", "2"]
     letters = [kafka.values[event_id] for event_id in kafka.ids("dead-letters")]
-    assert all(b"oversized" in letter and b"xxx" not in letter for letter in letters)
+    assert all(b"oversized" in letter and b"acme" in letter and b"xxx" not in letter for letter in letters)
     assert counts.rejected == 2
     assert producer.flush(TIMEOUT_S) == 0
 
@@ -299,10 +300,11 @@ def test_an_event_too_large_for_the_store_is_a_dead_letter(
     settings = Settings(paths=PathsSettings(data=tmp_path), large_records=LargeRecordsSettings(max_mb=1))
     registry._sealing = Sealer(settings, make_master=False)
     producer, counts = start(spool_bytes=64 * MB)
-    send(producer, range(1), messages=[{"role": "user", "content": "x" * 2 * MB}])
+    send(producer, range(1), tenant="acme", messages=[{"role": "user", "content": "x" * 2 * MB}])
     send(producer, range(1, 2))
     wait_until(lambda: kafka.ids("dead-letters") != [] and kafka.ids() == ["1"])
     assert counts.rejected == 1
     [letter] = [kafka.values[event_id] for event_id in kafka.ids("dead-letters")]
     assert b"oversized" in letter
+    assert b"acme" in letter
     assert b"xxx" not in letter
