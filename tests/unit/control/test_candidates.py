@@ -8,11 +8,12 @@ from stepstream.services.control import acts
 from stepstream.services.control.decide.decide import decide
 from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import CANARY, NO_RESULT, History, Past
+from stepstream.services.control.history import DecisionLog, history_of
 from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.snapshot import snapshot_of
 from stepstream.services.control.statistics import OutcomeRow, Position, Statistics
-from stepstream.topics.catalogue import ROLLOUTS
-from stepstream.topics.events import new_decision, new_decision_evidence, new_harness
+from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS, ROLLOUTS
+from stepstream.topics.events import new_decision, new_decision_act, new_decision_evidence, new_harness
 from stepstream.versions import rollout_actions
 from stepstream.versions.rollouts import ModelVersions
 
@@ -62,6 +63,27 @@ def test_descendants_of_a_version_that_did_harm_are_not_tried_but_later_ones_fro
     end_canary(versions, CANARY)
     assert versions.served.taken_back == {2}
     assert candidates(versions) == ["5"]
+
+
+def test_a_version_whose_canary_failed_is_tried_again_after_the_cool_down() -> None:
+    versions = published(None, 1)
+    log = DecisionLog()
+    about: dict[str, Any] = {"tenant": SCOPE.tenant, "agent": SCOPE.agent, "model": SCOPE.model}
+    canary = new_decision(event_id="d", occurred_at_us=1, action="canary", lever="weights", target="2", **about)
+    log.add(DECISIONS, {**canary, "watched_until_us": 5})
+    log.add(DECISION_ACTS, new_decision_act(event_id="f", occurred_at_us=2, decision_id="d", state="failed", **about))
+    serving = Serving(versions, {})
+    history = history_of(SCOPE, log, serving, owns_weights=True)
+    outcomes = tuple(OutcomeRow(us, "stable", "", True, "", "f", "", False) for us in range(1, 99))
+
+    def decided(at_us: int) -> str:
+        statistics = Statistics(Position("", at_us), outcomes)
+        decision = decide(snapshot_of(SCOPE, at_us, 0, statistics, serving, history), history, ControlPolicy())
+        return f"{decision.action} {decision.target}" if decision.target else decision.reason
+
+    assert decided(3) == "the same decision is in force"
+    assert decided(100) == "cool-down of weights"
+    assert decided(3_600_000_002) == "canary 2"
 
 
 def test_a_proposal_with_a_measured_gain_is_tried_for_it_and_one_without_gain_is_not() -> None:

@@ -160,8 +160,8 @@ def _past(decision: Decision, state: str) -> Past | None:
     """Return a decision as the history has it; None: it came to nothing, since nobody answered in time."""
     if state == "expired":
         return None
-    # A failed act counts as a pull: the limits of the lever delay the next attempt.
-    states = {"awaiting": "awaiting", STARTED: "awaiting", "rejected": "rejected", "undone": "rejected"}
+    # A failed act counts as a pull: the limits of the lever delay the next attempt. It tried nothing.
+    states = {"undone": "rejected", STARTED: "awaiting", **{one: one for one in ("awaiting", "rejected", "failed")}}
     return Past(
         decision["event_id"],
         decision["occurred_at_us"],

@@ -201,7 +201,7 @@ def _weights(serving: Serving, history: History) -> Iterator[Candidate]:
     tried = [
         int(past.target)
         for past in history.decisions
-        if past.lever == "weights" and past.action in {"canary", "promote"} and past.target.isdigit()
+        if past.lever == "weights" and past.tries and past.target.isdigit()
     ]
     newest = max([served.stable, *served.taken_back, *tried])
     for version in sorted(checkpoints):

@@ -171,7 +171,7 @@ def format_failures(snapshot: Snapshot, _history: History, policy: ControlPolicy
 
 def new_version(snapshot: Snapshot, history: History, _policy: ControlPolicy) -> Finding | None:
     """Try the newest published checkpoint, or an unmeasured harness version, that was not tried before."""
-    tried = {past.target for past in history.decisions if past.action in {"canary", "promote"}}
+    tried = {past.target for past in history.decisions if past.tries}
     fresh = [one for one in snapshot.candidates if one.headroom is None and one.version not in tried]
     if not fresh:
         return None

@@ -168,7 +168,12 @@ class Past:
     action: Action
     target: str = ""
     watched_until_us: int = 0
-    state: Literal["done", "awaiting", "rejected"] = "done"
+    state: Literal["done", "awaiting", "rejected", "failed"] = "done"
+
+    @property
+    def tries(self) -> bool:
+        """True if it tries its target, or has tried it: not once the act failed."""
+        return self.action in {"canary", "promote"} and self.state != "failed"
 
 
 @dataclass(frozen=True, slots=True)
