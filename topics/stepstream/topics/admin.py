@@ -102,7 +102,8 @@ def apply(settings: Settings, adopt: Collection[str] = ()) -> list[Change]:
         AccessDenied: the user may not create some topics, as those that a new release adds; the others were created.
         KafkaException: the cluster rejected a change, or stayed busy until the deadline.
         RegistryRefused: a schema is not compatible with a registered one.
-        ForeignTopics, ForeignSubjects: others created a topic or subject of a catalogue's name; nothing was changed.
+        ForeignTopics, ForeignSubjects: others created a topic or subject of a catalogue's name; nothing was changed,
+            or if others created it in the meantime, the missing topics were created.
         PartitionsDiffer: existing topics have another number of partitions than the setting; nothing was changed.
     """
     wait_for_kafka(settings.kafka)
@@ -180,13 +181,26 @@ def _apply_topics(
         create_record(admin, settings.kafka)
     new = {one.name: one for one in plans if one.action == "create"}
     write_owned(settings.kafka, {name: OwnedTopic("") for name in new})
-    changes = [Change("topic", settings.kafka.prefix + name, "created") for name in _create(admin, list(new), settings)]
+    created = _create(admin, list(new), settings)
+    changes = [Change("topic", settings.kafka.prefix + name, "created") for name in created]
     # Not every broker knows a new topic at once.
-    created = _with_retries(settings, lambda: describe_topics(admin, new))
+    described = _with_retries(settings, lambda: describe_topics(admin, new))
+    entries = {name: OwnedTopic(described[name].topic_id, new[name].changes) for name in created}
+    plans += _plan_raced({name: topic for name, topic in described.items() if name not in entries}, settings, adopt)
+    check_foreign(plans, settings.kafka.prefix, "the missing topics were created")
     changes += [_alter(admin, one, settings.kafka.prefix) for one in plans if one.action == "change"]
-    entries = {name: OwnedTopic(topic.topic_id, new[name].changes) for name, topic in created.items()}
     write_owned(settings.kafka, entries | {one.name: one.owned for one in plans if one.owned is not None})
     return changes
+
+
+def _plan_raced(raced: Mapping[str, ExistingTopic], settings: Settings, adopt: Collection[str]) -> list[TopicPlan]:
+    """Plan topics that another process created since they were found missing.
+
+    They belong to Stepstream if they are as declared, as another `apply` creates them; else they are foreign.
+    """
+    adopted = raced if ALL in adopt else adopt
+    plans = plan_topics(settings, raced, {name: OwnedTopic("") for name in raced}, adopted)
+    return [one for one in plans if one.name in raced]
 
 
 def _create(admin: AdminClient, names: list[str], settings: Settings) -> list[str]:

@@ -147,8 +147,8 @@ def _differences(
     return changes, kept
 
 
-def check_foreign(plans: Sequence[TopicPlan], prefix: str) -> None:
-    """Check that no topic is refused.
+def check_foreign(plans: Sequence[TopicPlan], prefix: str, done: str = "nothing was changed") -> None:
+    """Check that no topic is refused. `done` tells in the message what was done before.
 
     Raises:
         ForeignTopics: some are.
@@ -158,7 +158,7 @@ def check_foreign(plans: Sequence[TopicPlan], prefix: str) -> None:
         facts = "; ".join(f"{prefix}{plan.name} {plan.reason}" for plan in refused)
         names = " ".join(f"--adopt {plan.name}" for plan in refused)
         raise ForeignTopics(
-            f"foreign topics: {facts}; nothing was changed: set STEPSTREAM_KAFKA_PREFIX to names of your own, or take "
+            f"foreign topics: {facts}; {done}: set STEPSTREAM_KAFKA_PREFIX to names of your own, or take "
             f"them over with `stepstream topics apply {names}` if they are of an earlier Stepstream, or of Strimzi"
         )
 
