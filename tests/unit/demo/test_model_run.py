@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stepstream.cli.demo_model import SUMMARY, faults
+from stepstream.cli.demo_model import SUMMARY, faults, slowness
 from stepstream.demo.configuration import demo_settings
 from stepstream.demo.model_run import process_names
 from stepstream.embedded.addresses import resolve_addresses
@@ -14,7 +14,9 @@ GOOD: dict[str, Any] = {
     "swaps": 8,
     "failed_requests": 0,
     "prefix_kept": 1.0,
+    "continued_steps": 40,
     "max_mu_gap": 1e-5,
+    "mu_tokens": 900,
     "minutes": 8.0,
     "same_tokens_after_restart": True,
 }
@@ -43,8 +45,17 @@ def test_each_figure_out_of_its_range_is_a_fault() -> None:
         "swaps": 2,
         "failed_requests": 1,
         "prefix_kept": 0.9,
+        "continued_steps": 0,
         "max_mu_gap": 0.1,
+        "mu_tokens": 0,
         "same_tokens_after_restart": False,
     }
     for name, value in bad.items():
         assert len(faults(GOOD | {name: value}, 0.8, 3)) == 1, name
+    assert len(faults(GOOD | {"max_mu_gap": float("nan")}, 0.8, 3)) == 1
+
+
+def test_a_long_run_is_reported_and_no_fault() -> None:
+    assert slowness(GOOD) == ""
+    assert slowness(GOOD | {"minutes": 12.5}) == "the run took 12.5 minutes, above the usual 10"
+    assert faults(GOOD | {"minutes": 12.5}, 0.8, 3) == []
