@@ -1,5 +1,7 @@
 """Generate docs/views/ from the catalogue of views; `stepstream schemas generate` writes it. Pure."""
 
+from collections.abc import Sequence
+
 from stepstream.jobs.clickhouse.views import DIMENSIONS, View, views
 
 
@@ -9,22 +11,38 @@ def pages() -> dict[str, str]:
 
 
 def _index() -> str:
+    of_tenants = [name for name, view in views().items() if "tenant" in view.keys]
+    both = [name for name in _without("policy_version") if name in of_tenants]
+    harness = [name for name in _without("harness_version") if name in of_tenants and name not in both]
     lines = [
         "# Views for your own dashboards",
         "",
         "Each is a ClickHouse view with the parameters `since` and `until` (UTC): "
         "`SELECT * FROM success_by_version(since = now() - INTERVAL 7 DAY, until = now())`. Names and columns are "
         "stable; `stepstream store migrate` creates them. `stepstream query NAME --since 7d --by model,day` prints "
-        "one. Each row is of one tenant: filter by `tenant`.",
+        "one.",
+        "",
+        f"Each row is of one tenant: filter by `tenant`. {_names(_without('tenant'))} have rows of models, which all "
+        "tenants share.",
         "",
         "A figure that is not defined is null, and `reason` says why. Rates are averages over tasks where the page "
-        "says so. Models, policy versions and harness versions are never pooled.",
+        "says so. Models are never pooled, and of the rows of tenants neither policy versions nor harness versions, "
+        f"with these exceptions: {_names(both)} pool both, and {_names(harness)} harness versions.",
         "",
         "| view | meaning |",
         "|---|---|",
         *(f"| [`{view.name}`]({view.name}.md) | {_cell(view.meaning)} |" for view in views().values()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _without(dimension: str) -> list[str]:
+    return [view.name for view in views().values() if dimension not in view.keys]
+
+
+def _names(names: Sequence[str]) -> str:
+    *most, last = (f"`{name}`" for name in names)
+    return f"{', '.join(most)} and {last}"
 
 
 def _page(view: View) -> str:

@@ -35,8 +35,8 @@ DIMENSIONS = {
     "root": "Version that the learner's lineage began with.",
     "update": "Number of the update since the root, from 1.",
     "version": "Version of the model.",
-    "hour": "Hour in which the trajectory began, UTC; of steps and calls, in which they happened.",
-    "day": "Day of it, UTC.",
+    "hour": "Hour in which the trajectory began, UTC.",
+    "day": "Day on which the trajectory began, UTC.",
 }
 """Columns that a view may be grouped by, with their meaning."""
 _VIEW = re.compile(r"\$view_(\w+)")
