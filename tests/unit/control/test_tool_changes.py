@@ -4,9 +4,15 @@ from typing import Any
 
 import pytest
 
+from stepstream.analytics.tools import Calls
 from stepstream.services.control import acts
+from stepstream.services.control.decide.diagnosis import diagnose
+from stepstream.services.control.decide.policy import ControlPolicy
+from stepstream.services.control.decide.records import History
 from stepstream.services.control.history import DecisionLog, history_of
 from stepstream.services.control.scope import Serving, scope_of
+from stepstream.services.control.snapshot import snapshot_of
+from stepstream.services.control.statistics import Position, Statistics, ToolRow
 from stepstream.services.control.undo import undo_harness
 from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS
 from stepstream.topics.events import Decision, Harness, new_decision, new_harness, new_harness_tool
@@ -201,6 +207,22 @@ def test_a_replaced_canary_keeps_the_lever_that_began_it() -> None:
     assert found is not None
     assert found.version != target
     assert found.lever == "skills"
+
+
+def test_calls_of_a_disabled_tool_are_no_reason_to_disable_it_again(versions: Versions) -> None:
+    rows = tuple(ToolRow(name, "timeout", Calls(1800, 36), Calls(120, 20)) for name in ("get", "put"))
+    about = scope_of(decision("hold", "tools", ""))
+
+    def found() -> list[str]:
+        statistics = Statistics(Position("", 9), tools=rows)
+        snapshot = snapshot_of(about, 9, 0, statistics, Serving(ModelVersions(), versions), History())
+        return [one.target for one in diagnose(snapshot, History(), ControlPolicy())]
+
+    assert found() == ["put"]
+    run(versions, decision("disable", "tools", "put"))
+    assert found() == ["get"]
+    run(versions, decision("disable", "tools", "get"))
+    assert found() == []
 
 
 @pytest.fixture

@@ -164,7 +164,10 @@ def _strata(before: Mapping[str, Attempts], stable: Sequence[Outcome]) -> dict[s
 def _tool(row: ToolRow, serving: Serving) -> ToolWindow:
     version, previous = _tool_versions(row.tool, serving)
     known = row.error.lower() not in _UNKNOWN
-    return ToolWindow(row.tool, version, row.error, row.before, row.window, known, previous)
+    stable = served_harnesses(serving.harnesses.values()).stable
+    # An agent that ignores its harness may go on calling a disabled tool.
+    offered = stable is None or all(one["enabled"] for one in stable["tools"] if one["name"] == row.tool)
+    return ToolWindow(row.tool, version, row.error, row.before, row.window, known, previous, offered)
 
 
 def _tool_versions(tool: str, serving: Serving) -> tuple[str, str]:
