@@ -131,7 +131,14 @@ SERVING_TESTS := \
 	tests/integration/test_gateway_torch_workers.py \
 	tests/integration/test_learner_control.py \
 	tests/integration/test_learner_process.py \
+	tests/integration/test_learner_publication.py \
 	tests/integration/test_versions_on_s3.py \
+	tests/unit/cli/test_model_prune.py \
+	tests/unit/gateway/test_tracks.py \
+	tests/unit/gateway/test_worker_pool.py \
+	tests/unit/learner/test_retention.py \
+	tests/unit/learner/test_shared_versions.py \
+	tests/unit/learner/test_unfinished.py \
 	tests/unit/versions \
 	tests/unit/inference
 
