@@ -197,25 +197,37 @@ def test_lineage_and_lift_over_the_parent(view_client: Client) -> None:
     assert (child["lift"], child["lift_low"], child["lift_high"]) == near((0.16, 0.021743, 0.289917))
 
 
+def statuses(*rows: tuple[str, int, int], model: str = "m") -> list[dict[str, Any]]:
+    """Return statuses of workers that serve a version at so many seconds."""
+    return [
+        {
+            "event_id": f"{worker}/{at}",
+            "occurred_at": AT + timedelta(seconds=at),
+            "worker_id": worker,
+            "model": model,
+            "version": number,
+            "state": "serving",
+        }
+        for worker, number, at in rows
+    ]
+
+
 def test_deployment_lag(view_client: Client) -> None:
     plant(view_client, "checkpoints", [version(3, None), version(4, 3, seconds=100)])
-    status = [("w0", 3, 1), ("w1", 3, 3), ("w0", 4, 102), ("w1", 3, 103)]
-    plant(
-        view_client,
-        "worker_status",
-        [
-            {
-                "event_id": str(at),
-                "occurred_at": AT + timedelta(seconds=at),
-                "worker_id": worker,
-                "model": "m",
-                "version": number,
-                "state": "serving",
-            }
-            for worker, number, at in status
-        ],
-    )
+    plant(view_client, "worker_status", statuses(("w0", 3, 1), ("w1", 3, 3), ("w0", 4, 102), ("w1", 3, 103)))
     first, second = read(view_client, "deployment_lag", "1 ORDER BY version")
     assert (first["first_served_s"], first["all_served_s"], first["reason"]) == (1, 3, "")
     assert (second["first_served_s"], second["all_served_s"]) == (2, None)
     assert second["reason"] == "1 of 2 workers do not serve it"
+
+
+def test_the_deployment_lag_leaves_out_a_worker_that_fell_silent(view_client: Client) -> None:
+    plant(view_client, "checkpoints", [version(4, 3, seconds=100)])
+    # `gone` is seen once after the checkpoint; `w1` falls silent too, but has served the version.
+    plant(view_client, "worker_status", statuses(("gone", 3, 101), ("w0", 4, 102), ("w1", 4, 104), ("w0", 4, 400)))
+    (row,) = read(view_client, "deployment_lag")
+    assert (row["workers"], row["all_served_s"], row["reason"]) == (3, None, "1 of 3 workers do not serve it")
+    plant(view_client, "worker_status", statuses(("other", 1, 401), model="another"))
+    (row,) = read(view_client, "deployment_lag")
+    assert (row["workers"], row["serving"], row["first_served_s"], row["all_served_s"]) == (2, 2, 2, 4)
+    assert row["reason"] == ""

@@ -1,7 +1,7 @@
 SELECT
     $by,
     any(created) AS created_at,
-    countIf(worker != '') AS workers,
+    countIf(notEmpty(times) OR is_present) AS workers,
     countIf(notEmpty(times)) AS serving,
     if(serving = 0, NULL, dateDiff('millisecond', created_at, minIf(arrayMin(times), notEmpty(times))) / 1000)
         AS first_served_s,
@@ -15,13 +15,19 @@ FROM
         c.model AS model,
         c.version AS version,
         c.occurred_at AS created,
-        w.worker_id AS worker,
+        -- Gone without having served it: silent for five minutes, by the newest status of any worker.
+        w.worker_id != '' AND w.seen_at > w.newest_at - INTERVAL 5 MINUTE AS is_present,
         arrayFilter(s -> s.1 >= c.version AND s.2 >= c.occurred_at, w.served).2 AS times
     FROM (SELECT model, version, occurred_at FROM checkpoints FINAL
         WHERE occurred_at >= {since:DateTime('UTC')} AND occurred_at < {until:DateTime('UTC')}) AS c
     LEFT JOIN
     (
-        SELECT model, worker_id, max(last_at) AS seen_at, groupArray((version, first_at)) AS served
+        SELECT
+            model,
+            worker_id,
+            max(last_at) AS seen_at,
+            max(seen_at) OVER () AS newest_at,
+            groupArray((version, first_at)) AS served
         FROM
         (
             SELECT
