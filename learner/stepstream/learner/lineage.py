@@ -39,15 +39,20 @@ class Versions:
     def parent_of_next(self, model: str, rollout: Rollout | None) -> Checkpoint | None:
         """Return the version that the next one is trained from; None while there is none.
 
-        It is the newest version, unless that one or an ancestor was taken back for harm: then the stable version.
+        It is the newest version, unless that one or an ancestor was taken back for harm: then the stable version, or
+        the newest for which that does not hold while `stable` is not fixed.
         """
         newest = self.newest(model)
-        if newest is None or rollout is None or rollout["stable_version"] is None:
+        if newest is None or rollout is None:
             return newest
-        versions = self.by_model[model]
-        if not is_taken_back(newest["version"], versions, rollout["taken_back_versions"]):
+        versions, taken_back = self.by_model[model], rollout["taken_back_versions"]
+        if not is_taken_back(newest["version"], versions, taken_back):
             return newest
-        return versions.get(rollout["stable_version"], newest)
+        if rollout["stable_version"] is not None:
+            return versions.get(rollout["stable_version"], newest)
+        sound = (number for number in versions if not is_taken_back(number, versions, taken_back))
+        present = [number for number in sound if versions[number]["removed_at_us"] is None]
+        return versions[max(present)] if present else newest
 
     def get(self, model: str, version: int) -> Checkpoint:
         """Return one version.

@@ -92,6 +92,9 @@ def test_the_next_version_is_trained_from_the_newest_or_from_the_stable_one_afte
     assert parent(rollout(1, 2)) == 4, "another line"
     assert parent(rollout(3, 4)) == 3
     assert parent(rollout(2, 3)) == 2, "4 was trained from 3"
+    assert parent(rollout(None, 4)) == 3
+    assert parent(rollout(None, 3)) == 2, "no version of the line is left"
+    assert parent(rollout(None, 0, 3)) == 4, "no version is left"
     versions.fold(checkpoint(5, parent_version=2))
     assert parent(rollout(2, 3)) == 5, "trained after that from the stable one"
     assert left_out(versions.lineage(versions.get("demo", 5)), 5) == {3, 4}

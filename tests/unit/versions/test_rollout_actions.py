@@ -194,6 +194,20 @@ def test_what_a_rollback_ends_counts_as_taken_back_until_it_is_put_out_again(ver
     assert apply(versions, rollout_actions.start_canary("m", versions, 6, 0.1)).taken_back == set()
 
 
+def test_a_canary_s_rollback_ends_the_following_of_versions_trained_from_it(versions: ModelVersions) -> None:
+    apply(versions, rollout_actions.start_canary("m", versions, 5, 0.1))
+    served = apply(versions, rollout_actions.rollback("m", versions))
+    assert (served.stable, served.follows_newest) == (4, False), "6 was trained from 5"
+    assert served.taken_back == {5}
+
+
+def test_a_canary_s_rollback_leaves_a_newest_version_of_another_line(versions: ModelVersions) -> None:
+    apply(versions, rollout_actions.start_canary("m", versions, 3, 0.1))
+    served = apply(versions, rollout_actions.rollback("m", versions))
+    assert (served.stable, served.follows_newest) == (6, True)
+    assert served.taken_back == {3}
+
+
 def test_a_rollback_of_the_stable_version_takes_that_one_back(versions: ModelVersions) -> None:
     apply(versions, rollout_actions.promote("m", versions, 4))
     apply(versions, rollout_actions.promote("m", versions, 6))

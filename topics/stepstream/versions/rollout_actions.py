@@ -6,7 +6,7 @@ Each function returns the whole next state of the model, because the newest roll
 from dataclasses import dataclass, replace
 
 from stepstream.topics.events import Rollout, new_rollout
-from stepstream.versions.rollouts import ModelVersions, ServedVersions, ancestors
+from stepstream.versions.rollouts import ModelVersions, ServedVersions, ancestors, is_taken_back
 
 
 class RolloutRefused(Exception):
@@ -65,9 +65,11 @@ def promote(model: str, versions: ModelVersions, version: int) -> Decision:
 def rollback(model: str, versions: ModelVersions, to: int | None = None) -> Decision:
     """Take back what was put out last; a canary ends in any case.
 
-    Without `to`: while a canary runs, only the canary ends. Else stable returns to the version before the newest
-    promotion; if none is known, to the parent of the version that it serves. The stable version is then fixed.
-    The version that ends counts as taken back: versions trained from it are not tried, nor trained further.
+    Without `to`: while a canary runs, only the canary ends. If stable follows the newest version, and that was trained
+    from the canary, stable becomes the newest version that was not, fixed. Without a canary stable returns to the
+    version before the newest promotion; if none is known, to the parent of the version that it serves. The stable
+    version is then fixed. The version that ends counts as taken back: versions trained from it are not tried, nor
+    trained further.
 
     Raises:
         RolloutRefused: there is no version to return to, or it does not exist.
@@ -75,7 +77,8 @@ def rollback(model: str, versions: ModelVersions, to: int | None = None) -> Deci
     served = versions.served
     now = replace(_unchanged("rollback", served), canary=None, share=0.0)
     if to is None and served.canary is not None:
-        return replace(now, taken_back=now.taken_back | {served.canary})
+        taken_back = now.taken_back | {served.canary}
+        return replace(now, stable=_without_harm(versions, taken_back), taken_back=taken_back)
     target = _rollback_target(model, versions) if to is None else to
     _check_usable(model, versions, target)
     if target == served.stable and served.canary is None and not served.follows_newest:
@@ -180,6 +183,17 @@ def _unchanged(action: str, served: ServedVersions) -> Decision:
 def _without(version: int, versions: ModelVersions) -> frozenset[int]:
     """Return the versions that count as taken back once a version is put out again."""
     return versions.served.taken_back - set(ancestors(version, versions.checkpoints))
+
+
+def _without_harm(versions: ModelVersions, taken_back: frozenset[int]) -> int | None:
+    """Return the next stable version once a canary is taken back; None: the newest, as before."""
+    served, checkpoints = versions.served, versions.checkpoints
+    if not served.follows_newest:
+        return served.stable
+    if served.newest is None or not is_taken_back(served.newest, checkpoints, taken_back):
+        return None
+    present = (version for version, one in checkpoints.items() if one["removed_at_us"] is None)
+    return max((one for one in present if not is_taken_back(one, checkpoints, taken_back)), default=None)
 
 
 def _without_canary_of(version: int, decision: Decision) -> Decision:
