@@ -46,7 +46,7 @@ export const trajectoryHref = (context, row) => context.href("trajectory", { ten
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
-  ${filters(context.user.tenant ? FIELDS : [TENANT, ...FIELDS], context)}
+  ${filters(context.user.tenant ? FIELDS : [...FIELDS, TENANT], context)}
   ${card("Trajectories", html`
     ${table("Trajectories", columns(context), data.trajectories, { empty: nothing(data, context), href: (row) => trajectoryHref(context, row) })}
     <p class="pages">
