@@ -10,7 +10,9 @@ from console_trajectories import attempt, put
 from sample_records import feedback, worker_status
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse.rollup_refresh import refresh
 from stepstream.services.console.api.curves import curves
 from stepstream.services.console.api.decisions import _effect
 from stepstream.services.console.api.overview import overview
@@ -34,7 +36,7 @@ def services(own_database: Callable[[str], Settings]) -> Iterator[Services]:
     put(
         settings,
         *attempt("good", ["a"], BEGIN_US, group_id="g", success=True),
-        *attempt("bad", ["a"], BEGIN_US, group_id="g", success=False),
+        *attempt("bad", ["a"], BEGIN_US, group_id="g", success=False, harness_version="h2"),
         *attempt("late", ["a"], BEGIN_US, group_id="g", end="truncated"),
         *attempt("lost", ["a"], BEGIN_US, group_id="g", end="open"),
     )
@@ -93,6 +95,16 @@ def test_the_effect_of_a_decision_counts_time_outs(services: Services) -> None:
     before, since = _effect(Call(ADMIN, services, {}), decision, NOW_US)
     assert (before["outcomes"], since["outcomes"]) == (0, 3)
     assert since["rate"] == pytest.approx(1 / 3)
+
+
+def test_curves_are_of_one_harness_if_it_is_chosen(ask: Callable[..., Any], services: Services) -> None:
+    with connection.connect(services.settings, database=services.settings.clickhouse.database) as client:
+        refresh(client)
+    for since in ("24h", "30d"):  # the facts, the rollup
+        answer = ask(curves, harness="h2", since=since)
+        assert answer["harnesses"] == ["h2"]
+        [newest] = answer["success"]
+        assert (newest["trajectories"], newest["outcomes"], newest["successes"]) == (1, 1, 0)
 
 
 def test_marks_are_decisions_and_not_what_workers_served(ask: Callable[..., Any]) -> None:

@@ -6,13 +6,14 @@ from stepstream.services.console.trajectories.search import OUTCOME
 
 _DAY_US = 86_400_000_000
 _FACTS = f"""
-SELECT agent, model, split, version_max AS policy_version, 1 AS n, toUInt8({OUTCOME} IS NOT NULL) AS known,
-    toUInt8(ifNull(success, false)) AS good, steps, response_tokens, reward, ended_at AS at
+SELECT agent, model, harness_version, split, version_max AS policy_version, 1 AS n,
+    toUInt8({OUTCOME} IS NOT NULL) AS known, toUInt8(ifNull(success, false)) AS good, steps, response_tokens,
+    reward, ended_at AS at
 FROM trajectories FINAL WHERE {TENANT} AND {between("opened_at")}
 """
 _ROLLUP = f"""
-SELECT agent, model, split, policy_version, trajectories AS n, outcomes AS known, successes AS good, steps,
-    response_tokens, reward_sum AS reward, toDateTime64(hour, 3, 'UTC') AS at
+SELECT agent, model, harness_version, split, policy_version, trajectories AS n, outcomes AS known,
+    successes AS good, steps, response_tokens, reward_sum AS reward, toDateTime64(hour, 3, 'UTC') AS at
 FROM trajectory_hours FINAL WHERE {TENANT} AND {hours()}
 """
 _STALENESS_OF_FACTS = f"""

@@ -16,11 +16,17 @@ SELECT c.split AS split, c.policy_version AS version, sum(c.n) AS trajectories, 
 FROM ({{cohorts}}) AS c
 WHERE c.model = {{model:String}} AND c.policy_version >= 0
     AND ({{agent:String}} = '' OR c.agent = {{agent:String}})
+    AND ({{harness:String}} = '' OR c.harness_version = {{harness:String}})
 GROUP BY split, version HAVING outcomes > 0 ORDER BY version DESC, split LIMIT {2 * MOST_VERSIONS}
 """
 _AGENTS = f"""
 SELECT agent FROM trajectories WHERE {TENANT} AND {between("opened_at")} AND model = {{model:String}}
 GROUP BY agent ORDER BY count() DESC LIMIT 100
+"""
+_HARNESSES = f"""
+SELECT harness_version FROM trajectories
+WHERE {TENANT} AND {between("opened_at")} AND model = {{model:String}} AND harness_version != ''
+GROUP BY harness_version ORDER BY max(opened_at) DESC LIMIT 100
 """
 _CHECKPOINTS = f"""
 SELECT version, parent_version, track, updates, trajectories, {ms("occurred_at")} AS at,
@@ -81,7 +87,10 @@ def curves(call: Call) -> Answer:
         "models": known,
         "model": bounds["model"],
         "agents": [row["agent"] for row in call.query(_AGENTS, fresh_s=10.0, **bounds)],
-        "success": call.query(success, fresh_s=2.0, agent=call.text("agent"), **bounds),
+        "harnesses": [row["harness_version"] for row in call.query(_HARNESSES, fresh_s=10.0, **bounds)],
+        "success": call.query(
+            success, fresh_s=2.0, agent=call.text("agent"), harness=call.text("harness", longest=256), **bounds
+        ),
         "checkpoints": call.query_installation(_CHECKPOINTS, fresh_s=2.0, **bounds),
         "rollouts": call.query_installation(_ROLLOUTS, fresh_s=2.0, **bounds),
         "swaps": call.query_installation(_SWAPS, fresh_s=5.0, **bounds),

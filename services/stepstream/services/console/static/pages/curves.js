@@ -35,7 +35,7 @@ const ROLLOUTS = {
 const MARKS = { promote: ["▲", "good", 12], canary: ["◆", "third", 36], rollback: ["▼", "bad", 24], canary_rollback: ["▼", "bad", 24] };
 
 /** @param {Context} context */
-export const load = ({ get, state }) => get("/api/curves", { tenant: state.tenant, model: state.model, agent: state.agent, since: state.since });
+export const load = ({ get, state }) => get("/api/curves", { tenant: state.tenant, model: state.model, agent: state.agent, harness: state.harness, since: state.since });
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
@@ -43,12 +43,13 @@ export const render = (data, context) => html`
     ...tenantFilter(data.tenants, context),
     { name: "model", label: "Model", kind: "choice", options: data.models },
     { name: "agent", label: "Agent", kind: "choice", options: data.agents, all: "All agents" },
+    ...(data.harnesses.length || context.state.harness ? [/** @type {import("../components/filters.js").Filter} */ ({ name: "harness", label: "Harness", kind: "choice", options: data.harnesses, all: "All harnesses" })] : []),
     RANGE,
   ], context)}
   ${card("Success by policy version", data.success.length
     ? chart("success", describe(data.success), curve(data.success, data.rollouts))
     : empty("No trajectory with an outcome in this range."), {
-    note: `Share of trajectories with an outcome that succeeded, by the newest version in each; the band is the 95 % Wilson interval. A hollow point has fewer than ${FEW} outcomes: the line leaves it out.${context.user.tenant ? "" : " Upright lines: ▲ promoted, ◆ tried as a canary, ▼ returned to by a rollback."}`,
+    note: `Share of trajectories with an outcome that succeeded, by the newest version in each, over all tracks and environments${context.state.harness ? "" : " and all harness versions"}; the band is the 95 % Wilson interval. A hollow point has fewer than ${FEW} outcomes: the line leaves it out.${context.user.tenant ? "" : " Upright lines: ▲ promoted, ◆ tried as a canary, ▼ returned to by a rollback."}`,
     wide: true,
   })}
   ${card("Versions", table("Versions", [

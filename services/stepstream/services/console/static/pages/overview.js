@@ -51,7 +51,7 @@ function tiles(data, context) {
   const published = data.changes.find((/** @type {any} */ row) => row.kind === "checkpoint");
   return [
     newest
-      ? tile("Success, newest version", percent(newest.rate), `${version(newest.version)}, ${newest.split}: ${percent(newest.low)} to ${percent(newest.high)} of ${count(newest.outcomes)}`)
+      ? tile("Success, newest version", percent(newest.rate), `${version(newest.version)}, ${newest.split}: ${percent(newest.low)} to ${percent(newest.high)} of ${count(newest.outcomes)}, all agents and harnesses`)
       : tile("Success, newest version", "–", "no outcome in this range"),
     tile("Steps per second", decimal(rate, rate < 10 ? 1 : 0), `mean of 10 s; ${count(data.totals.steps)} steps, ${count(data.totals.trajectories)} trajectories in this range`),
     tile("Staleness", decimal(stale.mean, 1), stale.mean === null ? "no trajectory in this range" : `largest ${stale.max}; bound ${data.staleness_bound}`, stale.max > data.staleness_bound ? "warn" : ""),
