@@ -165,14 +165,15 @@ def test_measure_counts_the_trajectory_of_each_tenant() -> None:
 
 def test_the_keys_of_the_default_tenants_statistics_are_those_of_earlier_releases() -> None:
     run = measure_run()
-    events = [event for _, _, event in run.feed([run.record("labeled-trajectories", trajectory("t", tools=[]))])]
+    ended = trajectory("t", tools=[], end="terminated")
+    events = [event for _, _, event in run.feed([run.record("labeled-trajectories", ended)])]
     assert [(event["tenant"], event["key"], event["event_id"]) for event in events] == [
         ("default", '["a","demo",1,"","train","",0]', "9cf975b3-1e8a-5437-8a0e-673fb2ae92f1"),
         ("default", "t", "b2a6055f-fc94-5194-9cdf-57c803f01990"),
         ("default", '["", "a", "demo", "train", "outcome", 1, 488888, 0]', "fdc9c1fa-5205-5820-8e16-91c3b77d84df"),
     ]
     state = hashlib.sha256(repr(sorted(run.state.content.items())).encode()).hexdigest()
-    assert state == "4e2731a0ca91c1f026926adda3586657cef4adba02f316b5535cb618de98f109"
+    assert state == "b006b763122ae4c4eaace1c5148092a4523f6833b03f176705d3562a1b7eefc9"
 
 
 def test_a_revision_leaves_the_sums_over_tenants_of_an_earlier_release() -> None:
