@@ -102,11 +102,15 @@ def test_the_statements_for_a_cluster_parse(client: Client) -> None:
 
 
 def test_ages_are_ttls_of_the_tables(client: Client, settings: Settings) -> None:
-    engine = "SELECT engine_full FROM system.tables WHERE database = 'migrated' AND name = 'trajectories'"
-    kept = settings.store.model_copy(update={"trajectories_days": 30})
+    engine = "SELECT engine_full FROM system.tables WHERE database = 'migrated' AND name = {name:String}"
+    kept = settings.store.model_copy(update={"trajectories_days": 30, "worker_status_days": 7})
     for store, expected in ((kept, True), (kept, True), (settings.store, False)):
         migrate(settings.model_copy(update={"store": store}))
-        assert ("TTL toDateTime(opened_at) + toIntervalDay(30) " in str(client.command(engine))) is expected
+        for name, ttl in (
+            ("trajectories", "toDateTime(opened_at) + toIntervalDay(30)"),
+            ("worker_status", "toDateTime(occurred_at) + toIntervalDay(7)"),
+        ):
+            assert (f"TTL {ttl} " in str(client.command(engine, {"name": name}))) is expected
 
 
 def test_a_changed_migration_raises_with_its_name(client: Client, settings: Settings) -> None:

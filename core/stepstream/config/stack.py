@@ -34,6 +34,9 @@ class StoreSettings(Section):
         unit="days",
         ge=0,
     )
+    worker_status_days: int = setting(
+        0, "Age of a worker's status at which its row is deleted; 0: never.", unit="days", ge=0
+    )
     query_s: float = setting(300.0, "Longest time of one statement in the embedded store.", unit="s", ge=1)
     query_memory_bytes: int = setting(
         4 * 1024**3, "Memory of one statement in the embedded store.", unit="bytes", ge=1024**2

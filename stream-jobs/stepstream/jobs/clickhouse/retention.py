@@ -33,6 +33,7 @@ def days_of(store: StoreSettings) -> dict[str, int]:
         "trajectories": store.trajectories_days,
         "feedback": store.feedback_days,
         **dict.fromkeys(("closures", "curation", "governance_audit"), store.audit_days),
+        "worker_status": store.worker_status_days,
     }
 
 
