@@ -1,13 +1,14 @@
 """`stepstream models prune`: remove the files of old versions that nothing serves or needs."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from stepstream.cli.model_rollouts import open_log, wait_read
 from stepstream.config import Settings
-from stepstream.versions.retention import Removals, is_named, removal_events, removals_now
+from stepstream.versions.retention import Removals, is_named, kept_again, removal_events, removals_now, restored
 
 
 @click.command()
@@ -34,20 +35,28 @@ def prune(model: str, keep_versions: int | None, keep_training: int | None, dry_
         checkpoints = versions.checkpoints(model)
         every_s, learner = settings.inference.status_every_s, settings.learner
         loaded = loaded_versions(workers.items().values(), model, now_us(), every_s)
-        removals = removals_now(
-            checkpoints,
-            versions.served(model),
-            loaded,
-            keep_versions=learner.keep_versions if keep_versions is None else keep_versions,
-            keep_training=learner.keep_training if keep_training is None else keep_training,
-        )
+
+        def removals_by_log() -> Removals:
+            wait_read(versions, workers)
+            return removals_now(
+                checkpoints,
+                versions.served(model),
+                loaded,
+                keep_versions=learner.keep_versions if keep_versions is None else keep_versions,
+                keep_training=learner.keep_training if keep_training is None else keep_training,
+            )
+
+        removals = removals_by_log()
         if not dry_run:
-            _remove(settings, model, removals)
+            removals = _remove(settings, model, removals, removals_by_log)
     _print(model, removals, dry_run=dry_run, as_json=as_json)
 
 
-def _remove(settings: Settings, model: str, removals: Removals) -> None:
-    """Publish the removals, and delete the files once the events are durable."""
+def _remove(settings: Settings, model: str, removals: Removals, removals_by_log: Callable[[], Removals]) -> Removals:
+    """Publish the removals, and delete the files once the events are durable; return what was removed.
+
+    What a decision names that was written meanwhile is put back.
+    """
     from contextlib import closing
 
     from stepstream.core.object_store import remove
@@ -61,16 +70,26 @@ def _remove(settings: Settings, model: str, removals: Removals) -> None:
     with closing(Codec(settings)) as codec:
         # Whole events: a follower keeps them without the trained positions, which a rebuild needs.
         checkpoints = read_versions(settings.kafka, codec).by_model.get(model, {})
-        events = removal_events(checkpoints, removals, now_us())
+        whole = dict(checkpoints)
+        events = removal_events(whole, removals, now_us())
         producer = EventProducer(settings.kafka, codec, "models-prune")
         for checkpoint, _ in events:
             producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
         producer.flush()
+        kept = kept_again(removals, removals_by_log()) if events else frozenset()
+        for version in kept:
+            producer.send(CHECKPOINTS, name_of(whole[version]), restored(whole[version]))
+        producer.flush()
+        events = [(checkpoint, part) for checkpoint, part in events if checkpoint["version"] not in kept]
     checkpoints |= {checkpoint["version"]: checkpoint for checkpoint, _ in events}
     for checkpoint, part in events:
         if is_named(checkpoint, part, checkpoints.values()):
             continue  # another version has the same files
         remove(checkpoint["uri"], part)
+    return Removals(
+        tuple(version for version in removals.versions if version not in kept),
+        tuple(version for version in removals.training if version not in kept),
+    )
 
 
 def _print(model: str, removals: Removals, *, dry_run: bool, as_json: bool) -> None:

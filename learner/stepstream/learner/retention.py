@@ -22,7 +22,7 @@ from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table
 from stepstream.versions.follower import VersionFollower
 from stepstream.versions.layout import TRAINING, WEIGHTS, name_of
-from stepstream.versions.retention import Removals, is_named, removal_events, removals_now
+from stepstream.versions.retention import Removals, is_named, kept_again, removal_events, removals_now, restored
 from stepstream.versions.worker_agreement import loaded_versions
 
 log = logging.getLogger(__name__)
@@ -90,27 +90,44 @@ class Retention:
     def _prune(self, versions: VersionFollower, workers: Table) -> None:
         if not versions.wait_current(_READ_S) or not workers.wait_current(_READ_S):
             raise TimeoutError(f"the log was not read within {_READ_S:g} s")
-        checkpoints, config = versions.checkpoints(self._model), self._settings.learner
+        checkpoints = versions.checkpoints(self._model)
         every_s = self._settings.inference.status_every_s
         loaded = loaded_versions(workers.items().values(), self._model, now_us(), every_s)
-        removals = removals_now(
-            checkpoints,
-            versions.served(self._model),
-            loaded,
-            keep_versions=config.keep_versions,
-            keep_training=config.keep_training,
-        )
+        removals = self._removals(versions, checkpoints, loaded)
         if self._unremoved is None:
             self._unremoved = left_files(checkpoints.values())
-        events = removal_events(self._with_inputs(checkpoints, removals), removals, now_us())
-        for checkpoint, _ in events:
-            self._producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
-        self._producer.flush()
+        whole = self._with_inputs(checkpoints, removals)
+        events = removal_events(whole, removals, now_us())
+        self._publish(checkpoint for checkpoint, _ in events)
+        if events:
+            # A decision that was written meanwhile may name one of them. Later ones see that it is removed.
+            if not versions.wait_current(_READ_S):
+                self._unremoved += events
+                raise TimeoutError(f"the log was not read again within {_READ_S:g} s")
+            kept = kept_again(removals, self._removals(versions, checkpoints, loaded))
+            self._publish(restored(whole[version]) for version in kept)
+            events = [(checkpoint, part) for checkpoint, part in events if checkpoint["version"] not in kept]
         self._forget_inputs(removals)
         self._unremoved += events
         # The follower has not read the removals yet.
         checkpoints |= {checkpoint["version"]: checkpoint for checkpoint, _ in events}
         self._remove_files(checkpoints.values())
+
+    def _removals(
+        self, versions: VersionFollower, checkpoints: Mapping[int, Checkpoint], loaded: Collection[int]
+    ) -> Removals:
+        return removals_now(
+            checkpoints,
+            versions.served(self._model),
+            loaded,
+            keep_versions=self._settings.learner.keep_versions,
+            keep_training=self._settings.learner.keep_training,
+        )
+
+    def _publish(self, checkpoints: Iterable[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            self._producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
+        self._producer.flush()
 
     def _with_inputs(self, checkpoints: Mapping[int, Checkpoint], removals: Removals) -> dict[int, Checkpoint]:
         """Return the newest events of the versions to remove, with the inputs that the follower leaves out."""

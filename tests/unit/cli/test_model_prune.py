@@ -126,3 +126,11 @@ def test_files_that_another_present_version_names_stay(log: Log, tmp_path: Path)
     log.events[9]["uri"] = log.events[4]["uri"]
     assert 4 in prune("--keep-versions", "2", "--keep-training", "1")["versions"]
     assert sorted(path.name for path in (tmp_path / "4").iterdir()) == ["training", "weights"]
+
+
+def test_a_version_that_a_decision_names_meanwhile_is_put_back(log: Log, tmp_path: Path) -> None:
+    log.at_flush = lambda: log.rollouts.append(decision(3))
+    removed = prune("--keep-versions", "2", "--keep-training", "1")
+    assert (removed["versions"], removed["training"]) == ([1, 2, 4, 5, 6, 7], [0, 8])
+    assert sorted(path.name for path in (tmp_path / "3").iterdir()) == ["training", "weights"]
+    assert log.checkpoints("m")[3]["removed_at_us"] is None

@@ -9,7 +9,14 @@ from stepstream.config import Settings
 from stepstream.core.process import Stop
 from stepstream.learner import retention as module
 from stepstream.learner.retention import Retention, left_files
-from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file, new_update_input
+from stepstream.topics.events import (
+    Checkpoint,
+    Rollout,
+    new_checkpoint,
+    new_checkpoint_file,
+    new_rollout,
+    new_update_input,
+)
 from stepstream.topics.exclusive_producer import Fenced
 from stepstream.versions.rollouts import ModelVersions
 
@@ -21,6 +28,8 @@ class Log:
         self.events: list[Checkpoint] = []
         self.fault: Exception | None = None
         self.at_flush: list[bool] = []
+        self.rollouts: list[Rollout] = []
+        self.decided_meanwhile: list[Rollout] = []
         self.read = 0
 
     def send(self, _topic: str, _key: str, record: Any) -> None:
@@ -29,6 +38,7 @@ class Log:
         self.events.append(record)
 
     def flush(self) -> None:
+        self.rollouts += self.decided_meanwhile
         self.at_flush += [Path(one["uri"].removeprefix("file://")).exists() for one in self.events]
 
     def wait_current(self, _timeout_s: float) -> bool:
@@ -48,6 +58,8 @@ class Log:
         fold = ModelVersions()
         for event in self.events[: self.read]:  # a follower is behind what it has not waited for
             fold.apply_checkpoint(event["version"], {**event})
+        for rollout in self.rollouts:
+            fold.apply_rollout(rollout)
         return fold
 
 
@@ -160,3 +172,17 @@ def test_a_setting_of_0_keeps_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         lab.publish(number)
     assert not lab.retention._wake.is_set()
     assert not lab.retention._inputs
+
+
+def test_a_version_that_a_rollback_names_meanwhile_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path, monkeypatch, keep_versions=2, keep_training=1)
+    for number in range(6):
+        lab.publish(number)
+    lab.log.decided_meanwhile = [new_rollout(event_id="r", occurred_at_us=1, model="m", stable_version=2)]
+    lab.prune()
+    both = ["training", "weights"]
+    assert lab.parts() == {0: ["weights"], 2: both, 4: ["weights"], 5: both}
+    newest = [event for event in lab.log.events if event["version"] == 2][-1]
+    assert (newest["removed_at_us"], len(newest["files"]), newest["inputs"][0]["offsets"]) == (None, 2, [2])
+    lab.prune()
+    assert lab.parts()[2] == both

@@ -119,6 +119,16 @@ def without_training(checkpoint: Checkpoint) -> Checkpoint:
     return {**checkpoint, "files": [file for file in checkpoint["files"] if role_of(file) != "training"]}
 
 
+def kept_again(removals: Removals, now: Removals) -> frozenset[int]:
+    """Return the versions that a decision named after their removal was chosen; `now`: what would be removed since."""
+    return frozenset({*removals.versions} - {*now.versions} | {*removals.training} - {*now.training})
+
+
+def restored(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the event that puts a version back whose files were not deleted yet."""
+    return {**checkpoint, "event_id": new_event_id()}
+
+
 def is_named(checkpoint: Checkpoint, part: str, checkpoints: Iterable[Checkpoint]) -> bool:
     """Return True if a present version names files in the same folder, so that they must stay.
 
