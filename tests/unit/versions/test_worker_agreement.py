@@ -4,7 +4,7 @@ from typing import Any
 
 from stepstream.topics.events import Track, WorkerStatus, new_served_version, new_worker_status
 from stepstream.versions.rollouts import ServedVersions
-from stepstream.versions.worker_agreement import disagreements, live_workers, served_tracks
+from stepstream.versions.worker_agreement import disagreements, live_workers, loaded_versions, served_tracks
 
 SERVED = ServedVersions(3, canary=5, canary_share=0.1)
 
@@ -57,3 +57,14 @@ def test_each_difference_names_its_worker() -> None:
 
 def test_a_canary_without_a_worker_is_named() -> None:
     assert disagreements([worker("a", {"stable": 3})], SERVED) == {"canary": "no worker serves version 5"}
+
+
+def test_a_worker_with_a_longer_interval_than_the_reader_s_still_has_its_versions() -> None:
+    now_us = 1_000_000_000
+    statuses = [
+        worker("slow", {"stable": 3, "canary": 5}, occurred_at_us=now_us - 100_000_000),
+        worker("gone", {"stable": 1}, occurred_at_us=now_us - 181_000_000),
+        worker("stopping", {"stable": 2}, occurred_at_us=now_us, state="stopping"),
+    ]
+    assert loaded_versions(statuses, "m", now_us, 2.0) == {3, 5}
+    assert loaded_versions(statuses, "m", now_us, 70.0) == {1, 3, 5}

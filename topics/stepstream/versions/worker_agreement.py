@@ -7,6 +7,8 @@ from stepstream.versions.rollouts import ServedVersions
 
 MISSED_STATUSES = 3
 """Statuses that a worker may miss before it counts as gone."""
+LONGEST_INTERVAL_S = 60.0
+"""Interval that a worker may have although the reader has a shorter one: a status does not carry it."""
 
 
 def live_workers(statuses: Iterable[WorkerStatus], model: str, now_us: int, silent_s: float) -> list[WorkerStatus]:
@@ -33,14 +35,17 @@ def live_workers(statuses: Iterable[WorkerStatus], model: str, now_us: int, sile
 def loaded_versions(statuses: Iterable[WorkerStatus], model: str, now_us: int, status_every_s: float) -> set[int]:
     """Return the versions that a model's running workers have loaded or are about to.
 
+    A worker counts as running for three of its intervals, of at least 60 s: its own setting may be longer than the
+    reader's, and a version that is kept too long costs less than one that a worker misses.
+
     Args:
         statuses: the newest of each worker.
         model: name of the model.
         now_us: the time now, in microseconds since the Unix epoch.
-        status_every_s: time between two statuses of a worker.
+        status_every_s: time between two statuses of a worker, as the reader's settings have it.
     """
     found = set[int]()
-    for status in live_workers(statuses, model, now_us, MISSED_STATUSES * status_every_s):
+    for status in live_workers(statuses, model, now_us, MISSED_STATUSES * max(status_every_s, LONGEST_INTERVAL_S)):
         found |= {one["version"] for one in status["tracks"]}
         found |= {version for version in (status["version"],) if version is not None}
     return found
