@@ -57,5 +57,5 @@ def test_each_figure_out_of_its_range_is_a_fault() -> None:
 
 def test_a_long_run_is_reported_and_no_fault() -> None:
     assert slowness(GOOD) == ""
-    assert slowness(GOOD | {"minutes": 12.5}) == "the run took 12.5 minutes, above the usual 10"
+    assert slowness(GOOD | {"minutes": 12.5}) == "the run took 12.5 minutes, above the target of 10"
     assert faults(GOOD | {"minutes": 12.5}, 0.8, 3) == []
