@@ -8,22 +8,21 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from version_log import VersionLog, write_version
 
 from stepstream.cli import model_prune
 from stepstream.config import Settings
 from stepstream.learner import lineage
 from stepstream.topics import codec, producer, table
-from stepstream.topics.events import Checkpoint, Rollout, new_checkpoint, new_checkpoint_file, new_rollout
+from stepstream.topics.events import Rollout, new_checkpoint, new_rollout
 from stepstream.versions import follower
-from stepstream.versions.rollouts import ModelVersions
 
 
-class Log:
+class Log(VersionLog):
     """The log, its producer, the follower and the table of workers."""
 
     def __init__(self) -> None:
-        self.events: list[Checkpoint] = []
-        self.rollouts: list[Rollout] = []
+        super().__init__()
         self.at_flush: Callable[[], None] = lambda: None
 
     def __enter__(self) -> "Log":
@@ -42,34 +41,12 @@ class Log:
     def wait_current(self, _timeout_s: float) -> bool:
         return True
 
-    def items(self) -> dict[str, Any]:
-        return {}
-
-    def checkpoints(self, _model: str) -> dict[int, Checkpoint]:
-        return self._fold().checkpoints
-
-    def served(self, _model: str) -> Any:
-        return self._fold().served
-
-    def _fold(self) -> ModelVersions:
-        fold = ModelVersions()
-        for event in self.events:
-            fold.apply_checkpoint(event["version"], {**event})
-        for rollout in self.rollouts:
-            fold.apply_rollout(rollout)
-        return fold
-
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log()
     for number in range(10):
-        files = []
-        for part in ("weights", "training"):
-            path = tmp_path / str(number) / part / "x.safetensors"
-            path.parent.mkdir(parents=True)
-            path.write_text("x")
-            files.append(new_checkpoint_file(path=f"{part}/x.safetensors", sha256="", size_bytes=1, role=part))
+        files = write_version(tmp_path / str(number))
         log.events.append(
             new_checkpoint(
                 event_id=f"e{number}", occurred_at_us=0, model="m", version=number, files=files, weights_sha256="",

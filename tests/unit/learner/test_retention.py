@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from version_log import VersionLog, write_version
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop
@@ -13,24 +14,21 @@ from stepstream.topics.events import (
     Checkpoint,
     Rollout,
     new_checkpoint,
-    new_checkpoint_file,
     new_rollout,
     new_update_input,
 )
 from stepstream.topics.exclusive_producer import Fenced
-from stepstream.versions.rollouts import ModelVersions
 
 
-class Log:
+class Log(VersionLog):
     """The producer and the followed tables, on one log in memory."""
 
     def __init__(self) -> None:
-        self.events: list[Checkpoint] = []
+        super().__init__()
         self.fault: Exception | None = None
         self.at_flush: list[bool] = []
-        self.rollouts: list[Rollout] = []
         self.decided_meanwhile: list[Rollout] = []
-        self.read = 0
+        self.read = 0  # a follower is behind what it has not waited for
 
     def send(self, _topic: str, _key: str, record: Any) -> None:
         if self.fault is not None:
@@ -45,31 +43,9 @@ class Log:
         self.read = len(self.events)
         return True
 
-    def items(self) -> dict[str, Any]:
-        return {}
-
-    def checkpoints(self, _model: str) -> dict[int, Checkpoint]:
-        return self._fold().checkpoints
-
-    def served(self, _model: str) -> Any:
-        return self._fold().served
-
-    def _fold(self) -> ModelVersions:
-        fold = ModelVersions()
-        for event in self.events[: self.read]:  # a follower is behind what it has not waited for
-            fold.apply_checkpoint(event["version"], {**event})
-        for rollout in self.rollouts:
-            fold.apply_rollout(rollout)
-        return fold
-
 
 def version(folder: Path, number: int) -> Checkpoint:
-    files = []
-    for part in ("weights", "training"):
-        path = folder / str(number) / part / "x.safetensors"
-        path.parent.mkdir(parents=True)
-        path.write_text("x")
-        files.append(new_checkpoint_file(path=f"{part}/x.safetensors", sha256="", size_bytes=1, role=part))
+    files = write_version(folder / str(number))
     inputs = [new_update_input(update=number, partitions=[0], offsets=[number])]
     return new_checkpoint(
         event_id=f"e{number}", occurred_at_us=0, model="m", version=number, uri=(folder / str(number)).as_uri(),
