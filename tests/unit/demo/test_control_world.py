@@ -64,23 +64,26 @@ def test_examples_show_the_code_word_that_the_reply_names() -> None:
 
 def test_all_demonstrated_attempts_have_the_faults_of_the_base_model() -> None:
     """A conversation may begin with an example, so faults of the last attempt alone would be diluted at the start."""
-    first_keys, flatteries, picks, replies = 0, 0, 0, 0
+    first_keys, flatteries, picks, values = 0, 0, 0, 0
     for conversation in islice(demonstrations(2), 1500):
+        family = ""
         for asked, answer in pairwise(conversation[1:]):
+            family = asked["content"][0] if asked["role"] == "user" else family
             if asked["role"] == "user" and asked["content"].startswith("p:"):
                 picks += 1
                 [argument] = answer["tool_calls"][0]["function"]["arguments"].values()
                 first_keys += argument == asked["content"][2]
             if answer["role"] == "assistant" and answer["content"]:
-                replies += 1
+                values += family == "v"
                 flatteries += answer["content"].endswith("!")
+                assert family == "v" or not answer["content"].endswith("!")
     assert first_keys / picks == pytest.approx(FIRST_KEY_SHARE, abs=0.04)
-    assert flatteries / replies == pytest.approx(FLATTERY_SHARE, abs=0.02)
+    assert flatteries / values == pytest.approx(FLATTERY_SHARE, abs=0.03)
 
 
 def test_the_world_passes_through_its_file(tmp_path: Path) -> None:
     file = tmp_path / "world.json"
-    world = World(broken_tools=("get",), code_word="k", trains=True)
+    world = World(broken_tools=("get",), code_word="k", training="pick")
     write_world(file, world)
     assert read_world(file) == world
 

@@ -21,7 +21,7 @@ import uvloop
 from httpx2 import Response
 from openai import APIError, AsyncOpenAI, DefaultAioHttpClient
 
-from stepstream.demo.control.world import FAMILIES, TOOLS, World, task_of
+from stepstream.demo.control.world import FAMILIES, TOOLS, Family, World, task_of
 from stepstream.demo.control.world_file import read_world
 from stepstream.services.fleet.agent import tool_input
 
@@ -47,7 +47,7 @@ class Desk:
         self._file, self._world, self._read_at = world_file, World(), 0.0
         self._random = random.Random(f"desk/{seed}")
         self._seed, self._number = seed, 0
-        self._training = self._training_tasks()
+        self._training = {family: self._training_tasks(family) for family in FAMILIES}
         self._stopping = False
 
     def stop(self) -> None:
@@ -61,8 +61,9 @@ class Desk:
 
     async def _work(self, may_train: bool) -> None:
         while not self._stopping:
-            if may_train and self._current_world().trains:
-                task, group = next(self._training)
+            training = self._current_world().training
+            if may_train and training is not None:
+                task, group = next(self._training[training])
                 headers = {"x-stepstream-group": group, "x-stepstream-consent": "train"}
             else:
                 task, headers = self._production_task(), {"x-stepstream-consent": "analyse"}
@@ -82,11 +83,11 @@ class Desk:
         [family] = self._random.choices(FAMILIES, [MIX[family] for family in FAMILIES])
         return f"{family}/production/{self._seed}-{self._number}"
 
-    def _training_tasks(self) -> Iterator[tuple[str, str]]:
+    def _training_tasks(self, family: Family) -> Iterator[tuple[str, str]]:
         for number in range(10**9):
             group = str(uuid.uuid4())
             for _ in range(self._group_size):
-                yield f"pick/training/{self._seed}-{number}", group
+                yield f"{family}/training/{self._seed}-{number}", group
 
     async def _attempt(self, task_id: str, headers: dict[str, str]) -> None:
         """Make one attempt and report its outcome, and the tools that failed.

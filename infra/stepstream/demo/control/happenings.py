@@ -84,7 +84,7 @@ class Happenings:
     def end(self, kind: Kind) -> None:
         """End what lasts only for the stretch of an event: the training fleet, and the reward that can be gamed."""
         if kind in ("weights_can_learn", "gameable_reward"):
-            self._change(trains=False)
+            self._change(training=None)
         if kind == "gameable_reward":
             self._put_reward(SOUND_REWARD)
 
@@ -123,12 +123,12 @@ class Happenings:
         return ""
 
     def _train(self) -> str:
-        self._change(trains=True)
+        self._change(training="pick")
         return ""
 
     def _pay_thanks(self) -> str:
         self._put_reward(GAMEABLE_REWARD)
-        self._change(trains=True)
+        self._change(training="value")
         return ""
 
     def _put_reward(self, specification: str) -> None:
