@@ -20,6 +20,16 @@ from stepstream.services.control.statistics import Position, Statistics, ToolRow
 
 SCOPE = Scope(TENANT, "a", "m")
 MINUTE_US = 60_000_000
+VIOLATION: dict[str, object] = {
+    "component.step": [0],
+    "component.name": ["violation"],
+    "component.kind": ["shadow"],
+    "component.source": ["environment"],
+    "component.value": [1.0],
+    "component.raw": [1.0],
+    "component.weight": [0.0],
+    "component.final": [True],
+}
 
 
 def us(minutes: float) -> int:
@@ -111,13 +121,23 @@ def test_only_roots_that_began_in_the_range_are_open(queries: StoreQueries, view
     assert [(one.trajectory_id, one.success) for one in ask(queries).outcomes] == [("open", None)]
 
 
+def test_a_canarys_trajectories_without_an_outcome_count_for_harm(queries: StoreQueries, view_client: Client) -> None:
+    canary: dict[str, object] = {"track": "canary"}
+    for number, fields in enumerate((canary, canary | VIOLATION, {"harness_version": "new"} | VIOLATION, VIOLATION)):
+        plant(view_client, "trajectories", [served(f"silent/{number}", None, number, **fields)])
+    found = queries.statistics(SCOPE, Position("p", 0), us(20), us(-60), None, "new").outcomes
+    assert [(one.trajectory_id, one.success, one.failure, one.harmed) for one in found] == [
+        ("silent/0", None, "unjudged", False),
+        ("silent/1", None, "unjudged", True),
+        ("silent/2", None, "unjudged", True),
+    ]
+    assert [one.trajectory_id for one in ask(queries).outcomes] == ["silent/0", "silent/1"]
+
+
 def test_an_outcome_that_is_late_is_waited_for(queries: StoreQueries, view_client: Client) -> None:
-    violation = {"component.step": [0], "component.name": ["violation"], "component.kind": ["shadow"]}
-    violation |= {"component.source": ["environment"], "component.value": [1.0], "component.raw": [1.0]}
-    violation |= {"component.weight": [0.0], "component.final": [True]}
     rows = [
         served("late/1", None, 1, pending=["outcome"]),
-        served("late/2", None, 2, pending=["outcome"], **violation),
+        served("late/2", None, 2, pending=["outcome"], **VIOLATION),
         served("late/3", None, 3, pending=["outcome"], end="truncated"),
         served("late/4", True, 4, pending=["thumbs"]),
         served("late/5", None, 5),

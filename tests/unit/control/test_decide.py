@@ -218,6 +218,7 @@ def test_dependent_trajectories_count_once() -> None:
         ({"missing": ("tool_errors",)}, "missing statistics: tool_errors"),
         ({"revised": True}, "revised"),
         ({"complete_until_us": NOW - HOUR}, "3600 s old"),
+        ({"complete_until_us": 0}, "no statistics yet"),
         ({"complete_until_us": NOW + 1_000_000}, "after the time"),
     ],
 )

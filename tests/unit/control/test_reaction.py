@@ -36,6 +36,15 @@ def test_two_harmed_trajectories_of_one_user_are_no_proof() -> None:
     assert action(bad("u:anna"), bad("u:bert")) == "rollback"
 
 
+def test_a_violation_counts_although_nobody_judges_the_outcome() -> None:
+    unjudged = Outcome("canary", None, failure="unjudged")
+    violation = Outcome("canary", None, failure="unjudged", harmed=True)
+    assert action(violation, violation) == "rollback"
+    assert action(*[unjudged] * 60, violation, violation) == "hold", "those without harm are in the share"
+    state = state_of([*[unjudged, Outcome("canary", True), Outcome("stable", True)] * 9], CanaryPolicy(), 0.01)
+    assert (state.canary.n, state.compared) == (9, 9), "they are neither judged nor waited for"
+
+
 def test_a_version_within_the_limit_seldom_trips_the_test_of_harm() -> None:
     rng = np.random.default_rng(11)
     policy = CanaryPolicy()

@@ -215,7 +215,8 @@ class Controller:
         since_us = outcomes_since(history, at_us, self._settings.control.window_s)
         promoted_us = None if history.promotion is None else history.promotion.at_us
         position = self._position.ask(at_us)
-        found = self._queries.statistics(scope, position, at_us, since_us, promoted_us)
+        harness = history.canary.version if history.canary is not None and history.canary.lever != "weights" else ""
+        found = self._queries.statistics(scope, position, at_us, since_us, promoted_us, harness)
         shares = canary_shares(history.decisions, known.pulls_of(scope), history.canary) if history.canary else ()
         snapshot = snapshot_of(
             scope,

@@ -38,7 +38,7 @@ _SINCE = (
 )
 # A time-out of the agent is a failure, once no feedback is waited for any more. A closed attempt without an outcome is
 # waited for while `pending` has a required component: `label` empties it after `wait_s`. Then it was not judged, and
-# does not count.
+# counts only for the harm of a version in canary.
 _OUTCOME = "if(success IS NULL AND end = 'truncated' AND empty(pending), false, success)"
 _CLUSTER = (
     "multiIf(group_id != '', concat('g:', group_id),"
@@ -53,12 +53,14 @@ _SCOPES = (
 _CLOSED = f"""
 SELECT toUnixTimestamp64Micro(opened_at) AS opened_us, trajectory_id, track, harness_version, {_OUTCOME} AS outcome,
     {_CLUSTER} AS cluster, {_FAMILY} AS family,
-    multiIf(outcome IS NULL OR outcome, '', hasAny(call.error, {{malformed:Array(String)}}), 'format',
+    multiIf(outcome IS NULL AND empty(pending), 'unjudged', outcome IS NULL OR outcome, '',
+        hasAny(call.error, {{malformed:Array(String)}}), 'format',
         arrayExists(x -> x != '', call.error), 'tool', 'capability') AS failure,
     end = 'truncated' AND success IS NULL AND empty(pending)
         OR arrayExists((n, v) -> n = 'violation' AND v > 0, component.name, component.raw) AS harmed
 FROM trajectories FINAL
-WHERE {_OF_SCOPE}{_SINCE} AND (outcome IS NOT NULL OR notEmpty(pending))
+WHERE {_OF_SCOPE}{_SINCE} AND (outcome IS NOT NULL OR notEmpty(pending)
+    OR track = 'canary' OR harness_version = {{harness:String}} AND harness_version != '')
 ORDER BY opened_at DESC, trajectory_id DESC LIMIT {_MOST_OUTCOMES}
 """
 # One that began before the range is not assigned in it, and its closed row is not in the range either.
@@ -174,7 +176,13 @@ class StoreQueries:
         return [Scope(*row) for row in self._rows(_SCOPES, since=since_us)]
 
     def statistics(
-        self, scope: Scope, position: Position, at_us: int, since_us: int, promoted_us: int | None
+        self,
+        scope: Scope,
+        position: Position,
+        at_us: int,
+        since_us: int,
+        promoted_us: int | None,
+        harness: str = "",
     ) -> Statistics:
         """Return the statistics of a scope; each table that fails is in `missing`.
 
@@ -184,22 +192,23 @@ class StoreQueries:
             at_us: end of all intervals.
             since_us: begin of the outcomes.
             promoted_us: time of the newest promotion; None: there is none.
+            harness: harness version in canary; empty: there is none.
         """
         control = self._settings.control
         window_us, tools_us = (at_us - round(s * 1e6) for s in (control.window_s, control.tool_window_s))
         idle_us = at_us - round(self._settings.label.idle_timeout_of(scope.agent) * 1e6)
         missing: list[str] = []
 
-        def ask(table: str, sql: str, **times: int) -> list[Any]:
+        def ask(table: str, sql: str, **more: int | str) -> list[Any]:
             try:
-                return self._rows(sql, **scope._asdict(), **{"until": at_us, **times})
+                return self._rows(sql, **scope._asdict(), **{"until": at_us, **more})
             except (ClickHouseError, OSError) as error:
                 log.warning("the query about %s failed: %s", table, str(error).splitlines()[:1])
                 missing.append(table)
                 self.close()
                 return []
 
-        closed = ask("trajectories", _CLOSED, since=since_us)
+        closed = ask("trajectories", _CLOSED, since=since_us, harness=harness)
         opened = ask("steps", _OPEN, since=since_us, idle=idle_us)
         rows = [(row[0], row[1], OutcomeRow._make((row[0], *row[2:], row[1]))) for row in closed]
         rows += [(us, name, OutcomeRow(us, t, h, None, c, f, "", False, name)) for us, name, t, h, c, f in opened]

@@ -16,7 +16,7 @@ class OutcomeRow(NamedTuple):
     track: str
     harness_version: str
     success: bool | None
-    """None: still open."""
+    """None: still open, or never judged, as `failure` says."""
     cluster: str
     """Its group, or the digest of its user and the day; empty: none."""
     family: str

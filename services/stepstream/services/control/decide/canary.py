@@ -17,6 +17,7 @@ from stepstream.services.control.decide.records import (
     NO_RESULT,
     SHADOW_DIFFERENCE,
     SHADOW_WORSE,
+    UNJUDGED,
     Action,
     Canary,
     Evidence,
@@ -69,11 +70,11 @@ class State:
 
 
 def units(outcomes: Sequence[Outcome], track: str) -> list[Unit]:
-    """Return the track's units by order of the first assignment."""
+    """Return the track's units by order of the first assignment, without trajectories that were never judged."""
     merged: list[Unit] = []
     clusters: dict[str, tuple[int, list[Outcome]]] = {}
     for outcome in outcomes:
-        if outcome.track != track:
+        if outcome.track != track or outcome.failure == UNJUDGED:
             continue
         if outcome.cluster in clusters:
             clusters[outcome.cluster][1].append(outcome)
@@ -97,6 +98,7 @@ def _independent(success: bool | None, per_canary: int) -> Unit:
 def state_of(outcomes: Sequence[Outcome], policy: CanaryPolicy, alpha: float) -> State:
     """Return the statistics of a canary over the outcomes since its start, by order of assignment."""
     canary, stable = units(outcomes, "canary"), units(outcomes, "stable")
+    ended = [one for one in outcomes if one.track == "canary" and (one.success is not None or one.failure == UNJUDGED)]
     ks = [unit.per_canary for unit in canary]
     differences = betting.pair([unit.success for unit in canary], [unit.success for unit in stable], ks)
     counts = betting.count(differences)
@@ -111,7 +113,7 @@ def state_of(outcomes: Sequence[Outcome], policy: CanaryPolicy, alpha: float) ->
         better=_evidence(differences, 0.0),
         not_worse=_evidence(differences, -policy.margin),
         worse=_evidence(reversed_differences, 0.0),
-        harm=_harm(closed["canary"], policy.harm_limit),
+        harm=_harm(ended, policy.harm_limit),
         difference=_difference(counts, len(differences), alpha),
         lost=max(0.0, expected * tried.n - tried.successes),
         canary=tried,

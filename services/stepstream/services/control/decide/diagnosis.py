@@ -13,6 +13,7 @@ from stepstream.jobs.rewards.builtin_components import MALFORMED
 from stepstream.services.control.decide.policy import ControlPolicy
 from stepstream.services.control.decide.records import (
     DIVERGING_REWARDS,
+    UNJUDGED,
     Evidence,
     Finding,
     History,
@@ -76,7 +77,9 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
     if promotion is None:
         return None
     counted = [
-        one for one in snapshot.outcomes if one.track == "stable" and one.failure != "tool" and one.stratum in baselines
+        one
+        for one in snapshot.outcomes
+        if one.track == "stable" and one.failure not in ("tool", UNJUDGED) and one.stratum in baselines
     ]
     observed = [(one.stratum, one.success is not False) for one in counted]
     change = find_fall(observed, baselines, policy.change_effect, policy.change_limit)

@@ -16,6 +16,8 @@ def bad_input(snapshot: Snapshot, policy: ControlPolicy) -> str:
         return f"missing statistics: {', '.join(sorted(snapshot.missing))}"
     if snapshot.revised:
         return "statistics of an earlier decision were revised: wait for the next snapshot"
+    if not snapshot.complete_until_us:
+        return "there are no statistics yet"
     age = (snapshot.at_us - snapshot.complete_until_us) / 1e6
     if age > policy.max_age_s:
         return f"statistics are {age:.0f} s old, more than {policy.max_age_s:.0f} s"

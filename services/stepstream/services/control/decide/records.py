@@ -30,7 +30,9 @@ SHADOW_DIFFERENCE, SHADOW_WORSE = "shadow_difference", "e_shadow_worse"
 """Names of the figures of a shadow replay."""
 DIVERGING_REWARDS = "diverging_rewards"
 """Rule that pauses learning on a reward that may be gamed; the pause excludes the alarms' reward specifications."""
-FailureKind = Literal["", "format", "tool", "capability"]
+UNJUDGED = "unjudged"
+FailureKind = Literal["", "format", "tool", "capability", "unjudged"]
+"""`UNJUDGED`: closed, and nobody waits for its outcome any more. It counts for harm alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Outcome:
 
     track: Literal["stable", "canary"]
     success: bool | None
-    """None: still open."""
+    """None: still open; or never judged, if `failure` is `UNJUDGED`."""
     cluster: str = ""
     """Its group, or its user and day: dependent trajectories count once. Empty: independent."""
     stratum: str = ""
