@@ -28,6 +28,9 @@ WITHHELD = -1
 _RECORD = struct.Struct(">Bi16s")
 _POORER, _ANALYSE = 1, 2
 """Bits of a saved record: it is of OpenTelemetry; its consent is `analyse`. Earlier releases saved the first only."""
+_RESPONSE = "response:"
+_SEVERAL = _RECORD.pack(4, 0, bytes(16))
+"""Value of a response's id that several calls have, as a constant of a server: it names none of them."""
 
 
 class OtherRecord(NamedTuple):
@@ -41,14 +44,13 @@ class OtherRecord(NamedTuple):
 
 def take_other_record(step: Step, changes: Changes) -> OtherRecord | None:
     """Return the other record of a step's call, if it came before; a third record of the call is a step again."""
-    keys = _keys(step, (-_APART_US, _APART_US))
-    for key in keys:
-        value = changes.get(key)
-        if value is not None:
+    names = _keys(step, (-_APART_US, _APART_US))
+    for keys in names:
+        values = [value for key in keys if (value := changes.get(key)) is not None]
+        for value in values if _SEVERAL not in values else ():
             bits, index, source = _RECORD.unpack(value)
             if bool(bits & _POORER) != is_poorer(step):
-                for each in keys:
-                    changes.delete(each)
+                _delete(names, changes)
                 consent: Consent = "none" if index == WITHHELD else "analyse" if bits & _ANALYSE else "train"
                 return OtherRecord(index, str(uuid.UUID(bytes=source)), consent)
     return None
@@ -58,8 +60,9 @@ def add_record(step: Step, index: int, changes: Changes) -> None:
     """Remember the first record of a call; `index` is its step's final one."""
     bits = _POORER * is_poorer(step) | _ANALYSE * (step["consent"] == "analyse")
     value = _RECORD.pack(bits, index, uuid.UUID(step["event_id"]).bytes)
-    for key in _keys(step, (0,)):
-        changes.put(key, value)
+    for name, keys in zip(step["call_ids"], _keys(step, (0, -_APART_US, _APART_US)), strict=True):
+        is_shared = name.startswith(_RESPONSE) and any(changes.get(key) not in (None, value) for key in keys)
+        changes.put(keys[0], _SEVERAL if is_shared else value)
 
 
 def is_poorer(step: Step) -> bool:
@@ -136,11 +139,18 @@ def facts_of(step: Step, index: int, job: str) -> list[Feedback]:
     ]
 
 
-def _keys(step: Step, offsets_us: tuple[int, ...]) -> list[bytes]:
+def _keys(step: Step, offsets_us: tuple[int, ...]) -> list[list[bytes]]:
+    """Return the keys of each name of a call, on the days at these offsets from its time."""
     days = dict.fromkeys(day((step["occurred_at_us"] + offset) // DAY_US) for offset in offsets_us)
     names = [_digest(name) for name in step["call_ids"]]
     trajectory = trajectory_digest(step) if names else b""
-    return [CALL + each + trajectory + name for name in names for each in days]
+    return [[CALL + each + trajectory + name for each in days] for name in names]
+
+
+def _delete(names: list[list[bytes]], changes: Changes) -> None:
+    for key in (key for keys in names for key in keys):
+        if changes.get(key) != _SEVERAL:
+            changes.delete(key)
 
 
 def _digest(name: str) -> bytes:

@@ -8,7 +8,7 @@ from hand_made_traces import AGENT, CHAT, TRACE, answer, assembled, span
 
 from stepstream.services.gateway.context.carried_calls import CarriedCalls, call_ids
 from stepstream.services.gateway.otlp.assembly import Assembler
-from stepstream.services.gateway.otlp.span_index import SpanIndex
+from stepstream.services.gateway.otlp.span_index import Owner, SpanIndex, Subject
 from stepstream.services.gateway.otlp.spans import Event
 
 RESPONSE = "chatcmpl-0123456789abcdef"
@@ -54,6 +54,31 @@ def test_a_process_that_found_no_calls_finds_the_first_one(tmp_path: Path) -> No
     assert other.find("acme", ["span:b/c"]) == ("t", 3)
     one.close()
     other.close()
+
+
+def test_an_id_that_two_calls_have_names_neither(tmp_path: Path) -> None:
+    carried = CarriedCalls(tmp_path)
+    one, two = call_ids(RESPONSE, TRACE, "h1"), call_ids(RESPONSE, TRACE, "h2")
+    carried.put("default", one, "a", 0)
+    carried.put("default", one, "a", 0)
+    assert carried.find("default", call_ids(RESPONSE, "")) == ("a", 0)
+    for _ in range(2):
+        carried.put("default", two, "b", 0)
+        assert carried.find("default", call_ids(RESPONSE, "")) is None
+    assert (carried.find("default", one), carried.find("default", two)) == (("a", 0), ("b", 0))
+    carried.put("other", two, "b", 0)
+    assert carried.find("other", call_ids(RESPONSE, "")) == ("b", 0)
+    carried.close()
+
+
+def test_an_evaluation_of_an_id_that_two_responses_have_is_about_neither() -> None:
+    index, owner = SpanIndex(100), Owner("default", None, "train")
+    index.add_step(TRACE, "a", ("t", 0, owner), RESPONSE)
+    index.add_step(TRACE, "a", ("t", 0, owner), RESPONSE)
+    assert index.subject_of_response("default", RESPONSE) == Subject("t", 0, owner=owner)
+    for span_id, step_index in (("b", 1), ("c", 2), ("c", 2)):
+        index.add_step(TRACE, span_id, ("t", step_index, owner), RESPONSE)
+        assert index.subject_of_response("default", RESPONSE) is None
 
 
 def test_a_short_id_names_no_call() -> None:

@@ -10,6 +10,7 @@ from stream_records import T0_US, make_steps
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.fold import GovernFold
+from stepstream.jobs.governance.state import DAY_US
 from stepstream.topics.events import Consent, Step, new_message, new_tool_call, new_trajectory_closed
 from stepstream.topics.ids import derived_id
 
@@ -131,6 +132,27 @@ def test_calls_with_one_name_are_not_one_step_unless_the_kinds_differ(run: FoldR
         step["call_ids"] = ["response:constant-of-a-server"]
     outputs = govern(run, own)
     assert [event["step_index"] for _, event in outputs] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("order", list(orders([], [])))
+def test_an_id_that_all_responses_have_pairs_no_call_with_another(run: FoldRun, order: str) -> None:
+    own, spans = recorded()
+    for index, (step, span) in enumerate(zip(own, spans, strict=True)):
+        step["call_ids"] = span["call_ids"] = ["response:constant-of-a-server", f"span:trace/{index}"]
+    outputs = govern(run, orders(own, spans)[order])
+    last = {event["step_index"]: event for topic, event in outputs if topic == "governed-steps"}
+    assert [last[index]["governed"]["source_event_id"] for index in last] == [step["event_id"] for step in own]
+    durations = [event["step_index"] for _, event in outputs if event.get("name") == "tool_duration_ms"]
+    assert durations == ([] if order.endswith("telemetry first") else [0])
+
+
+@pytest.mark.parametrize("at_us", [T0_US, T0_US // DAY_US * DAY_US - 1_500_000], ids=["within a day", "at midnight"])
+def test_records_that_share_only_an_id_of_all_responses_stay_apart(run: FoldRun, at_us: int) -> None:
+    own, spans = recorded(at_us=at_us)
+    for step in [*own, *spans]:
+        step["call_ids"] = ["response:constant-of-a-server"]
+    outputs = govern(run, [*own, *spans])
+    assert [topic for topic, _ in outputs] == ["governed-steps"] * 6
 
 
 def _closed() -> Any:

@@ -18,6 +18,9 @@ _ID_BYTES = 64
 _VALUE = struct.Struct(f"<i{_ID_BYTES}s")
 LEAST_ID = 16
 """Characters of a response's id that may be unique; servers without ids often send a constant."""
+_RESPONSE = "response:"
+_SEVERAL = _VALUE.pack(-1, b"")
+"""Value of an id that several calls have: it names none of them."""
 
 
 class Carried(Protocol):
@@ -40,7 +43,7 @@ def call_ids(response_id: str, trace_id: str, *span_ids: str) -> list[str]:
         trace_id: empty: unknown.
         span_ids: spans of the call, as of the client's request.
     """
-    names = [f"response:{response_id}"] if len(response_id) >= LEAST_ID else []
+    names = [_RESPONSE + response_id] if len(response_id) >= LEAST_ID else []
     return names + [f"span:{trace_id}/{span_id}" for span_id in span_ids if trace_id and span_id]
 
 
@@ -52,12 +55,17 @@ class CarriedCalls:
         self._file = SlotFile(folder, FILE, _VALUE.size, SLOTS)
 
     def put(self, tenant: str, names: Sequence[str], trajectory_id: str, step_index: int) -> None:
-        """Record the step of a call. A trajectory with a longer id than the file takes is not stored."""
+        """Record the step of a call. A trajectory with a longer id than the file takes is not stored.
+
+        A response's id that another step has too, as a constant of a server, names neither from now on.
+        """
         encoded = trajectory_id.encode("utf-8", "surrogatepass")
         if len(encoded) <= _ID_BYTES:
             value = _VALUE.pack(step_index, encoded)
             for name in names:
-                self._file.put(_key(tenant, name), value)
+                key = _key(tenant, name)
+                is_shared = name.startswith(_RESPONSE) and self._file.get(key) not in (None, value)
+                self._file.put(key, _SEVERAL if is_shared else value)
 
     def is_empty(self) -> bool:
         """Return True if no gateway of this folder has recorded a call."""
@@ -67,7 +75,7 @@ class CarriedCalls:
         """Return the trajectory and index of a call; None: unknown."""
         for name in names:
             value = self._file.get(_key(tenant, name))
-            if value is not None:
+            if value is not None and value != _SEVERAL:
                 index, encoded = _VALUE.unpack(value)
                 return encoded.rstrip(b"\0").decode("utf-8", "surrogatepass"), index
         return None

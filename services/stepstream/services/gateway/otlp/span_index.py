@@ -62,7 +62,8 @@ class SpanIndex:
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
         self._spans: OrderedDict[tuple[str, str, str], StepPosition] = OrderedDict()
         self._subjects: OrderedDict[tuple[str, str, str], Subject] = OrderedDict()
-        self._responses: OrderedDict[tuple[str, str], StepPosition] = OrderedDict()
+        self._responses: OrderedDict[tuple[str, str], StepPosition | None] = OrderedDict()
+        """None: several steps have the id, as a constant of a server."""
 
     def trajectory(self, tenant: str, trajectory_id: str) -> Trajectory | None:
         """Return a trajectory; None: new or evicted."""
@@ -85,7 +86,9 @@ class SpanIndex:
         if len(self._spans) > 4 * self._limit:
             self._spans.popitem(last=False)
         if response_id:
-            self._responses[tenant, response_id] = position
+            known = self._responses.get((tenant, response_id), position)
+            is_same = known is not None and known[:2] == position[:2]
+            self._responses[tenant, response_id] = position if is_same else None
             if len(self._responses) > 4 * self._limit:
                 self._responses.popitem(last=False)
 
@@ -113,7 +116,7 @@ class SpanIndex:
         return _subject(self._spans.get(key)) or self._subjects.get(key)
 
     def subject_of_response(self, tenant: str, response_id: str) -> Subject | None:
-        """Return the step of a model's response, by the provider's id of it."""
+        """Return the step of a model's response, by the provider's id of it; None: unknown, or not unique."""
         return _subject(self._responses.get((tenant, response_id)))
 
 
