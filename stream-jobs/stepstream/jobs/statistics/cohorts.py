@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from operator import add, neg
 from typing import NamedTuple
 
+from stepstream.jobs.statistics.outcome import outcome_of
 from stepstream.topics.events import LabeledTrajectory
 from stepstream.topics.ids import DEFAULT_TENANT
 
@@ -67,14 +68,12 @@ def contributions(label: LabeledTrajectory) -> Iterator[tuple[Cohort, Sums]]:
         label["harness_version"],
         label["split"],
     )
-    is_truncated = label["end"] == "truncated"
-    # A time-out of the agent is a failure; without any outcome, the attempt was lost or is not judged yet.
-    outcome = False if label["success"] is None and is_truncated else label["success"]
+    outcome = outcome_of(label)
     counted = {
         "trajectories": 1,
         "successes": int(outcome is True),
         "failures": int(outcome is False),
-        "truncated": int(is_truncated),
+        "truncated": int(label["end"] == "truncated"),
     }
     steps = label["steps"]
     reward = round(label["reward"] * REWARD_UNIT)

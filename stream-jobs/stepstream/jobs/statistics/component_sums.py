@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from stepstream.jobs.statistics.alarms import REWARD, SUCCESS, Series
 from stepstream.jobs.statistics.moments import Moments
+from stepstream.jobs.statistics.outcome import outcome_of
 from stepstream.topics.events import ComponentSums, LabeledTrajectory, RewardComponent, new_component_sums
 from stepstream.topics.ids import DEFAULT_TENANT
 
@@ -47,8 +48,8 @@ def cohort_key_of(label: LabeledTrajectory) -> CohortKey:
 def values_of(label: LabeledTrajectory) -> dict[Series, int]:
     """Return the trajectory's value of each series, in millionths; of a component, the sum over its steps."""
     values = {Series(REWARD, REWARD, 1.0, 1): label["reward"]}
-    if label["success"] is not None:
-        values[Series(SUCCESS, SUCCESS, 0.0, 1)] = float(label["success"])
+    if (outcome := outcome_of(label)) is not None:
+        values[Series(SUCCESS, SUCCESS, 0.0, 1)] = float(outcome)
     for step in label["steps"]:
         for term in step["components"]:
             series = Series(term["kind"], term["name"], term["weight"], direction(term))

@@ -129,20 +129,29 @@ def test_a_newer_revision_replaces_the_older_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "success", "counted"),
+    ("end", "success", "pending", "counted"),
     [
-        ("open", None, (0, 0, 0)),
-        ("terminated", None, (0, 0, 0)),
-        ("truncated", None, (0, 1, 1)),
-        ("truncated", True, (1, 0, 1)),
-        ("open", False, (0, 1, 0)),
+        ("open", None, [], (0, 0, 0)),
+        ("terminated", None, [], (0, 0, 0)),
+        ("truncated", None, [], (0, 1, 1)),
+        ("truncated", None, ["checked"], (0, 0, 1)),
+        ("truncated", True, [], (1, 0, 1)),
+        ("truncated", True, ["checked"], (1, 0, 1)),
+        ("open", False, [], (0, 1, 0)),
     ],
 )
-def test_an_unknown_outcome_is_a_failure_only_after_a_time_out(
-    end: str, success: bool | None, counted: tuple[int, ...]
+def test_an_unknown_outcome_is_a_failure_only_after_a_time_out_that_waits_for_nothing(
+    end: str, success: bool | None, pending: list[str], counted: tuple[int, ...]
 ) -> None:
-    cohort = cohorts(feed(measure_run(), labelled("a", success=success, end=end)))[2, "train", ""]
+    run = measure_run()
+    label = run.record("labeled-trajectories", labelled("a", success=success, end=end, pending=pending))
+    published = run.feed([label])
+    cohort = cohorts([event for topic, _, event in published if topic == TRAJECTORY_STATS])[2, "train", ""]
     assert (cohort["successes"], cohort["failures"], cohort["truncated"]) == counted
+    [components] = [event["components"] for topic, _, event in published if topic == COMPONENT_STATS]
+    assert [(one["trajectories"], one["total"]) for one in components if one["kind"] == "success"] == (
+        [(sum(counted[:2]), counted[0])] if any(counted[:2]) else []
+    )
 
 
 @st.composite
