@@ -10,6 +10,8 @@ from stepstream.topics.events import new_curation
 from stepstream.topics.ids import DEFAULT_TENANT, new_event_id, now_us
 
 MOST_RELEASED = 100
+MOST_ERASURES = 200
+"""Requests, and proofs, that the page lists: the newest."""
 _CONSENTS = f"""
 SELECT tenant, user, agent, consent, {ms("occurred_at")} AS at FROM consents FINAL
 WHERE {TENANT} ORDER BY occurred_at DESC LIMIT 500
@@ -19,13 +21,18 @@ SELECT consent, count() AS consents FROM consents FINAL WHERE {TENANT} GROUP BY 
 """
 _REQUESTS = f"""
 SELECT subject, tenant, requested_by, {ms("occurred_at")} AS requested_at FROM erasures FINAL
-WHERE {TENANT} ORDER BY occurred_at DESC LIMIT 200
+WHERE {TENANT} ORDER BY occurred_at DESC LIMIT {MOST_ERASURES}
 """
 _PROOFS = f"""
 SELECT request_id, subject, tenant, requested_by, version, keys_destroyed, rows_deleted, consents_deleted, trajectories,
     records_unreadable, records_deleted, remaining, {ms("requested_at")} AS requested_at,
     {ms("erased_until")} AS erased_until, {ms("occurred_at")} AS finished_at
-FROM erasure_proofs FINAL WHERE {TENANT} ORDER BY occurred_at DESC LIMIT 200
+FROM erasure_proofs FINAL WHERE {TENANT} ORDER BY occurred_at DESC LIMIT {MOST_ERASURES}
+"""
+# Of all proofs: one of the requests on the page may not be among the newest, as after a pass over many persons.
+_FINISHED = f"""
+SELECT tenant, subject, {ms("max(p.occurred_at)")} AS finished_at FROM erasure_proofs AS p FINAL
+WHERE {TENANT} AND subject IN {{subjects:Array(String)}} GROUP BY tenant, subject
 """
 _QUARANTINE = f"""
 SELECT tenant, trajectory_id, agent, group_id, success, steps, reasons, by, {ms("ended_at")} AS ended_at,
@@ -43,21 +50,19 @@ WHERE {TENANT} AND tenant = {{of:String}} AND trajectory_id IN {{ids:Array(Strin
 @reads("/api/people")
 def people(call: Call) -> Answer:
     """Return consents, erasures (those without a proof are in progress) and held trajectories."""
-    proofs = call.query(_PROOFS, fresh_s=2.0)
+    requests = call.query(_REQUESTS, fresh_s=2.0)
+    finished = call.query(_FINISHED, fresh_s=2.0, subjects=[request["subject"] for request in requests])
     return {
         "consents": call.query(_CONSENTS, fresh_s=2.0),
         "consent_counts": call.query(_CONSENT_COUNTS, fresh_s=2.0),
-        "erasures": [*unfinished(call.query(_REQUESTS, fresh_s=2.0), proofs), *proofs],
+        "erasures": [*unfinished(requests, finished), *call.query(_PROOFS, fresh_s=2.0)],
         "quarantine": call.query(_QUARANTINE, reason=call.text("reason")),
     }
 
 
 def unfinished(requests: list[Any], proofs: list[Any]) -> list[Any]:
-    """Return the requests whose person has no later proof; `finished_at` is None."""
-    finished: dict[tuple[str, str], int] = {}
-    for proof in proofs:
-        key = (proof["tenant"], proof["subject"])
-        finished[key] = max(finished.get(key, 0), proof["finished_at"])
+    """Return the requests whose person has no later proof, of the newest proof of each; `finished_at` is None."""
+    finished = {(proof["tenant"], proof["subject"]): proof["finished_at"] for proof in proofs}
     return [
         {**request, "finished_at": None}
         for request in requests
