@@ -25,15 +25,19 @@ from stepstream.demo.control.world import FAMILIES, TOOLS, Family, World, task_o
 from stepstream.demo.control.world_file import read_world
 from stepstream.services.fleet.agent import tool_input
 
+Tools = list[dict[str, Any]]
+"""Definitions of tools, as a call sends them."""
 MAX_STEPS = 3
-MIX = {"value": 0.3, "pick": 0.4, "code": 0.3}
+MIX = {"value": 0.2, "pick": 0.5, "code": 0.3}
 """Shares of the families in production."""
+TRAINING_TOOLS = (TOOLS, TOOLS, TOOLS[1:])
+"""Tools that the groups of the training fleet are offered in turn: production may lose the first one."""
 READ_S = 0.5
 """Interval at which the world is read again."""
 PAUSE_S = 0.5
 """Time after a failed call before the next attempt."""
-TRAINING_SHARE = 0.5
-"""Share of the workers that serve the training fleet while it runs."""
+TRAINING_SHARE = 1 / 3
+"""Share of the workers that serve the training fleet while it runs: about as much as the learner trains on."""
 
 
 class Desk:
@@ -42,7 +46,7 @@ class Desk:
     def __init__(self, url: str, model: str, agent: str, world_file: Path, seed: int, group_size: int) -> None:
         client = DefaultAioHttpClient()
         self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, http_client=client)
-        self._request = {"model": model, "tools": TOOLS, "max_tokens": 16}
+        self._model = model
         self._agent, self._group_size = agent, group_size
         self._file, self._world, self._read_at = world_file, World(), 0.0
         self._random = random.Random(f"desk/{seed}")
@@ -61,14 +65,14 @@ class Desk:
 
     async def _work(self, may_train: bool) -> None:
         while not self._stopping:
-            training = self._current_world().training
+            training, tools = self._current_world().training, TOOLS
             if may_train and training is not None:
-                task, group = next(self._training[training])
+                task, group, tools = next(self._training[training])
                 headers = {"x-stepstream-group": group, "x-stepstream-consent": "train"}
             else:
                 task, headers = self._production_task(), {"x-stepstream-consent": "analyse"}
             try:
-                await self._attempt(task, headers)
+                await self._attempt(task, headers, tools)
             except APIError:
                 await asyncio.sleep(PAUSE_S)  # the trajectory ends by the label job's timeout
 
@@ -83,13 +87,13 @@ class Desk:
         [family] = self._random.choices(FAMILIES, [MIX[family] for family in FAMILIES])
         return f"{family}/production/{self._seed}-{self._number}"
 
-    def _training_tasks(self, family: Family) -> Iterator[tuple[str, str]]:
+    def _training_tasks(self, family: Family) -> Iterator[tuple[str, str, Tools]]:
         for number in range(10**9):
             group = str(uuid.uuid4())
             for _ in range(self._group_size):
-                yield f"{family}/training/{self._seed}-{number}", group
+                yield f"{family}/training/{self._seed}-{number}", group, TRAINING_TOOLS[number % len(TRAINING_TOOLS)]
 
-    async def _attempt(self, task_id: str, headers: dict[str, str]) -> None:
+    async def _attempt(self, task_id: str, headers: dict[str, str], tools: Tools) -> None:
         """Make one attempt and report its outcome, and the tools that failed.
 
         Raises:
@@ -103,7 +107,7 @@ class Desk:
         failures: list[dict[str, Any]] = []
         steps, text = 0, ""
         while steps < MAX_STEPS:
-            message = await self._complete(messages, headers | {"x-stepstream-step": str(steps)})
+            message = await self._complete(messages, headers | {"x-stepstream-step": str(steps)}, tools)
             steps += 1
             if not message.get("tool_calls"):
                 text = message.get("content", "")
@@ -131,13 +135,13 @@ class Desk:
             "/feedback", cast_to=object, body=[*failures, thanks, outcome], options={"headers": consent}
         )
 
-    async def _complete(self, messages: list[Any], headers: dict[str, str]) -> dict[str, Any]:
+    async def _complete(self, messages: list[Any], headers: dict[str, str], tools: Tools) -> dict[str, Any]:
         """Return the message that the model answers, without fields that are null.
 
         Raises:
             APIError: the gateway rejects the call, or does not answer.
         """
-        content = orjson.dumps(self._request | {"messages": messages})
+        content = orjson.dumps({"model": self._model, "max_tokens": 16, "tools": tools, "messages": messages})
         reply = await self._client.post(
             "/chat/completions", content=content, cast_to=Response, options={"headers": headers}
         )
