@@ -15,7 +15,7 @@ class Store:
     def query(self, sql: str, parameters: dict[str, Any], *, fresh_s: float) -> list[dict[str, Any]]:
         del fresh_s
         if "FROM erasures " in sql:
-            requests = [{"tenant": "t", "subject": one, "requested_at": n} for n, one in enumerate(SUBJECTS)]
+            requests = [{"tenant": "t", "subject": one, "requested_at": n} for n, one in enumerate(SUBJECTS, 1)]
             return requests[:-MOST_ERASURES:-1] + requests[:1]
         if "FROM erasure_proofs " in sql:
             proofs = [{"tenant": "t", "subject": one, "finished_at": 10_000 - n} for n, one in enumerate(SUBJECTS)][1:]
