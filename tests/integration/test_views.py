@@ -76,10 +76,16 @@ def test_a_range_may_begin_and_end_within_an_hour(view_client: Client, since: st
     assert view_client.query(f"SELECT sum(attempts) FROM {view}").result_rows == [(attempts,)]
 
 
-def test_a_time_out_is_a_failure(view_client: Client) -> None:
-    plant(view_client, "trajectories", [attempt("t/0", None, end="truncated")])
-    row = read_one(view_client, "task_outcomes")
-    assert (row["attempts"], row["successes"]) == (1, 0)
+def test_a_time_out_is_a_failure_once_no_feedback_is_waited_for(view_client: Client) -> None:
+    late = timedelta(hours=1, minutes=10)  # read from the facts, not from the rollup by hour
+    for name, fields in {"t/0": {}, "t/1": {"pending": ["checked"]}}.items():
+        rows = [attempt(f"{name}{n}", None, end="truncated", opened_at=AT + n * late, **fields) for n in (0, 1)]
+        plant(view_client, "trajectories", rows)
+    found = view_client.query(
+        "SELECT sum(attempts), sum(successes) FROM "
+        "task_outcomes(since = '2026-11-20 10:00:00', until = '2026-11-20 11:50:00')"
+    )
+    assert found.result_rows == [(2, 0)]
 
 
 def test_a_task_family_ends_before_the_last_separator(view_client: Client) -> None:

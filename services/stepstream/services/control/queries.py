@@ -10,6 +10,7 @@ from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
+from stepstream.jobs.clickhouse.outcome import OUTCOME
 from stepstream.jobs.rewards.builtin_components import MALFORMED
 from stepstream.services.control.approved import ApprovedVersion
 from stepstream.services.control.decide.records import Canary, Groups
@@ -36,10 +37,6 @@ _OF_SCOPE = (
 _SINCE = (
     " AND opened_at >= fromUnixTimestamp64Micro({since:Int64}) AND opened_at < fromUnixTimestamp64Micro({until:Int64})"
 )
-# A time-out of the agent is a failure, once no feedback is waited for any more. A closed attempt without an outcome is
-# waited for while `pending` has a required component: `label` empties it after `wait_s`. Then it was not judged, and
-# counts only for the harm of a version in canary.
-_OUTCOME = "if(success IS NULL AND end = 'truncated' AND empty(pending), false, success)"
 _CLUSTER = (
     "multiIf(group_id != '', concat('g:', group_id),"
     " user != '', concat('u:', toString(sipHash64(user)), ':', toString(toDate(opened_at))), '')"
@@ -50,8 +47,9 @@ _SCOPES = (
     " WHERE opened_at >= fromUnixTimestamp64Micro({since:Int64}) AND agent != '' AND model != ''"
     " GROUP BY tenant, agent, model ORDER BY tenant, agent, model"
 )
+# One that nobody judged (no outcome, nothing pending) counts only for the harm of a version in canary.
 _CLOSED = f"""
-SELECT toUnixTimestamp64Micro(opened_at) AS opened_us, trajectory_id, track, harness_version, {_OUTCOME} AS outcome,
+SELECT toUnixTimestamp64Micro(opened_at) AS opened_us, trajectory_id, track, harness_version, {OUTCOME} AS outcome,
     {_CLUSTER} AS cluster, {_FAMILY} AS family,
     multiIf(outcome IS NULL AND empty(pending), 'unjudged', outcome IS NULL OR outcome, '',
         hasAny(call.error, {{malformed:Array(String)}}), 'format',
@@ -81,9 +79,9 @@ HAVING min(step_index) = 0 AND max(occurred_at) >= fromUnixTimestamp64Micro({{id
 LIMIT {_MOST_OUTCOMES}
 """
 _BEFORE = f"""
-SELECT {_FAMILY} AS family, count(), countIf({_OUTCOME})
+SELECT {_FAMILY} AS family, count(), countIf({OUTCOME})
 FROM trajectories FINAL
-WHERE {_OF_SCOPE}{_SINCE} AND {_OUTCOME} IS NOT NULL AND track = 'stable'
+WHERE {_OF_SCOPE}{_SINCE} AND {OUTCOME} IS NOT NULL AND track = 'stable'
 GROUP BY family ORDER BY family
 """
 _TOOLS = f"""
@@ -129,9 +127,9 @@ SELECT group_id != '' AS trains, groupUniqArray({_FAMILY})
 FROM trajectories FINAL WHERE {_OF_SCOPE}{_SINCE} AND task_id != '' GROUP BY trains
 """
 _TRAINED = f"""
-SELECT {_FAMILY} AS family, count(), countIf({_OUTCOME})
+SELECT {_FAMILY} AS family, count(), countIf({OUTCOME})
 FROM trajectories FINAL
-WHERE {_OF_SCOPE}{_SINCE} AND {_OUTCOME} IS NOT NULL AND task_id != '' AND group_id != ''
+WHERE {_OF_SCOPE}{_SINCE} AND {OUTCOME} IS NOT NULL AND task_id != '' AND group_id != ''
 GROUP BY family ORDER BY family
 """
 _STALENESS = """
@@ -145,9 +143,9 @@ WHERE model = {{model:String}} AND action = 'promote' AND author != '{AUTHOR}' A
 ORDER BY rollouts.occurred_at DESC LIMIT 1
 """
 _OF_VERSION = f"""
-SELECT count(), countIf({_OUTCOME})
+SELECT count(), countIf({OUTCOME})
 FROM trajectories FINAL
-WHERE {_OF_SCOPE}{_SINCE} AND {_OUTCOME} IS NOT NULL AND track = 'stable' AND if({{weights:Bool}},
+WHERE {_OF_SCOPE}{_SINCE} AND {OUTCOME} IS NOT NULL AND track = 'stable' AND if({{weights:Bool}},
     version_min = version_max AND toString(version_min) = {{version:String}}, harness_version = {{version:String}})
 """
 

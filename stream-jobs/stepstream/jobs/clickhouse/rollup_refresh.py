@@ -18,6 +18,7 @@ from string import Template
 from clickhouse_connect.driver.client import Client
 
 from stepstream.jobs.clickhouse.cluster import render
+from stepstream.jobs.clickhouse.outcome import OUTCOME
 
 ROLLUPS = ("trajectory_hours", "step_hours", "tool_hours", "tool_days", "component_hours", "task_hours", "user_days")
 
@@ -42,7 +43,7 @@ def statement(rollup: str, days: Mapping[str, int]) -> str:
     since = f"toStartOfDay(now('UTC')) - INTERVAL {kept - 1} DAY" if kept else "toDateTime(0, 'UTC')"
     unit, marked, most = ("day", "toDate(hour)", 7) if rollup.endswith("_days") else ("hour", "hour", 48)
     due = _text("due").substitute(rollup=rollup, facts=facts, unit=unit, marked=marked, most=most, complete_since=since)
-    return _text(rollup).substitute(due=due.rstrip())
+    return _text(rollup).substitute(due=due.rstrip(), outcome=OUTCOME)
 
 
 def _text(name: str) -> Template:

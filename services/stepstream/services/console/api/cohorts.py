@@ -1,8 +1,8 @@
 """Sum trajectories: over the facts for ranges of up to a day, over the rollup by hour for longer ones."""
 
+from stepstream.jobs.clickhouse.outcome import OUTCOME
 from stepstream.services.console.api.sql import between, hours
 from stepstream.services.console.endpoints import TENANT
-from stepstream.services.console.trajectories.search import OUTCOME
 
 _DAY_US = 86_400_000_000
 _FACTS = f"""

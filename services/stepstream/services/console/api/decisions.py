@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import lru_cache, partial
 
 from stepstream.analytics.success import share
+from stepstream.jobs.clickhouse.outcome import OUTCOME
 from stepstream.services.console.api.sql import between
 from stepstream.services.console.decision_cache import reading_log
 from stepstream.services.console.endpoints import TENANT, Answer, BadRequest, Call, Done, acts, reads
-from stepstream.services.console.trajectories.search import OUTCOME
 from stepstream.services.control.approvals import may_answer
 from stepstream.services.control.decide.policy import ControlPolicy as Policy
 from stepstream.services.control.decide.policy import PolicyError

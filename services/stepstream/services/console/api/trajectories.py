@@ -206,7 +206,7 @@ _NOT_ON_LOG = (
 _REMOVED = "Governance removed the tokens, because it redacted a part of this step."
 _NESTED = ("step_rewards", "components", "calls")
 _GROUP = f"""
-SELECT trajectory_id, agent, version_min, version_max, success, end, reward, steps, trainable,
+SELECT trajectory_id, agent, version_min, version_max, success, end, pending, reward, steps, trainable,
     toUnixTimestamp64Milli(opened_at) AS opened_ms
 FROM trajectories FINAL
 WHERE {TENANT} AND tenant = {{of:String}} AND group_id = {{group:String}}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stepstream.jobs.clickhouse.outcome import OUTCOME
 from stepstream.services.console.endpoints import TENANT
 
 Outcome = Literal["", "success", "failure", "none", "held", "error"]
@@ -19,9 +20,6 @@ _WORD = re.compile(r"[^\W_]+")
 _MAX_WORDS = 8
 # The texts are JSON, in which the letter of an escaped line end or tab joins the word after it.
 _ESCAPES = ("", "n", "t", "r")
-
-OUTCOME = "if(success IS NULL AND end = 'truncated', false, success)"
-"""Outcome of a row of `trajectories`: a time-out of the agent is a failure; NULL: lost, or not judged yet."""
 
 _CONDITIONS = {
     "agent": "agent = {agent:String}",
@@ -137,7 +135,7 @@ def search_query(
             parameters[f"word_{number}"] = [escape + word for escape in _ESCAPES]
     query = f"""
 SELECT tenant, trajectory_id, agent, model, environment, harness_version, split, task_id, group_id, version_min,
-    version_max, success, reward, end, closed_by, steps, errors, flags, trainable, revision,
+    version_max, success, reward, end, pending, closed_by, steps, errors, flags, trainable, revision,
     arrayDistinct(call.tool) AS tools, length(call.tool) AS calls,
     arrayCount(error -> error != '', call.error) AS failed_calls, toFloat64(cost_usd) AS cost,
     toUnixTimestamp64Milli(opened_at) AS opened_ms, toUnixTimestamp64Milli(ended_at) AS ended_ms

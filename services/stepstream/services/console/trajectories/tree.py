@@ -18,7 +18,7 @@ GROUP BY trajectory_id, parent_trajectory_id ORDER BY opened_ms, trajectory_id L
 _BY_ID = _NODE.replace("{it}", _IT).replace("{condition}", "trajectory_id = {id:String}")
 _BY_PARENT = _NODE.replace("{it}", _IT).replace("{condition}", "parent_trajectory_id IN {ids:Array(String)}")
 _OUTCOMES = f"""
-SELECT trajectory_id, agent, success, reward, end FROM trajectories FINAL
+SELECT trajectory_id, agent, success, reward, end, pending FROM trajectories FINAL
 WHERE {_IT} AND trajectory_id IN {{ids:Array(String)}}
     AND opened_at >= fromUnixTimestamp64Milli({{first:Int64}}) AND opened_at <= fromUnixTimestamp64Milli({{last:Int64}})
 """

@@ -13,31 +13,31 @@ from stepstream.config import Settings
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.clickhouse.export import episodes, matching_pages
+from stepstream.jobs.clickhouse.outcome import OUTCOME
 from stepstream.jobs.clickhouse.step_cache import StepCache
 from stepstream.services.control.optimise.prompts import is_comparable, own_prompt
 from stepstream.services.control.optimise.records import Attempt, View
 from stepstream.topics.events import Harness, Step
 
-_NEWEST = """
+_NEWEST = f"""
 SELECT trajectory_id, outcome, task_family, toUnixTimestamp64Micro(opened_at) AS opened_us
 FROM
 (
     SELECT
         trajectory_id,
         opened_at,
-        -- As in the views: a time-out of the agent is a failure.
-        if(success IS NULL AND end = 'truncated', false, success) AS outcome,
+        {OUTCOME} AS outcome,
         replaceRegexpOne(task_id, '[/:#][^/:#]*$', '') AS task_family
     FROM trajectories FINAL
-    WHERE tenant = {tenant:String} AND agent = {agent:String}
-        AND ({untrained:String} = '' OR (model = {untrained:String} AND trajectory_id NOT IN (
+    WHERE tenant = {{tenant:String}} AND agent = {{agent:String}}
+        AND ({{untrained:String}} = '' OR (model = {{untrained:String}} AND trajectory_id NOT IN (
             SELECT trajectory_id FROM training_decisions
-            WHERE tenant = {tenant:String} AND model = {untrained:String} AND outcome = 'trained'
+            WHERE tenant = {{tenant:String}} AND model = {{untrained:String}} AND outcome = 'trained'
         )))
 )
 WHERE outcome IS NOT NULL
 ORDER BY opened_at DESC
-LIMIT {limit:UInt32}
+LIMIT {{limit:UInt32}}
 """
 
 

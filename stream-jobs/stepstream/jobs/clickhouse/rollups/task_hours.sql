@@ -14,7 +14,7 @@ FROM
 (
     SELECT toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, tenant, agent, model, environment, harness_version,
         version_max AS policy_version, track, split, task_id, group_id, 1 AS real, steps AS taken,
-        if(success IS NULL AND end = 'truncated', false, success) AS outcome
+        $outcome AS outcome
     FROM trajectories FINAL WHERE has(due, toStartOfHour(opened_at))
     UNION ALL
     SELECT hour, tenant, agent, model, environment, harness_version, policy_version, track, split, task_id, group_id, 0 AS real, 0 AS taken, NULL AS outcome

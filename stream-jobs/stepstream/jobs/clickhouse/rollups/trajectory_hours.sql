@@ -16,7 +16,7 @@ FROM
 (
     SELECT toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, tenant, agent, t.model AS model, environment, harness_version,
         version_max AS policy_version, track, split, 1 AS real,
-        if(success IS NULL AND end = 'truncated', false, success) AS outcome, end, steps, errors, length(call.tool) AS calls,
+        $outcome AS outcome, end, steps, errors, length(call.tool) AS calls,
         prompt_tokens, response_tokens, cost_usd, reward, toFloat64(duration_ms) AS duration_ms,
         -- No newer checkpoint is known, or no version: the lag is unknown.
         if(version_min < 0 OR c.occurred_at < toDateTime64(1, 6, 'UTC'), [], [toUInt32(greatest(0, c.version - version_min))]) AS behind

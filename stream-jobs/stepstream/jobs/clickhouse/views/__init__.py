@@ -1,9 +1,9 @@
 """Define the views for people's dashboards: `NAME.sql` has the definition, `NAME.toml` its meaning and columns.
 
 A definition is a ClickHouse SELECT with the parameters `since` and `until`, and with placeholders: `$by` is the grain,
-`$view_NAME` another view at that grain, and `$NAME` the text of `fragments/NAME.sql`. Columns that the catalogue does
-not name stay inside. `store migrate` creates each view at its default grain; `stepstream query --by` renders the same
-definition at another one. Pure but for reading these files.
+`$view_NAME` another view at that grain, and `$NAME` the text of `fragments/NAME.sql`, in which `$outcome` is that of
+`outcome.py`. Columns that the catalogue does not name stay inside. `store migrate` creates each view at its default
+grain; `stepstream query --by` renders the same definition at another one. Pure but for reading these files.
 """
 
 import re
@@ -15,6 +15,8 @@ from importlib import resources
 from string import Template
 from textwrap import indent
 from typing import Any
+
+from stepstream.jobs.clickhouse.outcome import OUTCOME
 
 DIMENSIONS = {
     "tenant": "Customer or organisation.",
@@ -153,4 +155,5 @@ def _view(name: str, text: str, definition: str) -> View:
 @cache
 def _fragments() -> dict[str, str]:
     folder = resources.files(__name__) / "fragments"
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8").strip() for file in folder.iterdir()}
+    texts = {file.name.removesuffix(".sql"): file.read_text("utf-8").strip() for file in folder.iterdir()}
+    return {name: Template(text).safe_substitute(outcome=OUTCOME) for name, text in texts.items()}

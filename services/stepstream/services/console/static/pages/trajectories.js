@@ -36,11 +36,13 @@ export const load = (context) =>
 
 /** @param {any} row */
 const isKnown = (row) => row.success !== null && row.success !== undefined;
-// A time-out of the agent counts as a failure.
+// A time-out of the agent counts as a failure, once no feedback is waited for any more.
 /** @param {any} row */
-export const outcome = (row) => (isKnown(row) ? (row.success ? "succeeded" : "failed") : row.end === "truncated" ? "timed out" : "none yet");
+const isTimeOut = (row) => row.end === "truncated" && !row.pending?.length;
+/** @param {any} row */
+export const outcome = (row) => (isKnown(row) ? (row.success ? "succeeded" : "failed") : isTimeOut(row) ? "timed out" : "none yet");
 /** @param {any} row @returns {"" | "good" | "bad"} */
-export const outcomeMark = (row) => (isKnown(row) ? (row.success ? "good" : "bad") : row.end === "truncated" ? "bad" : "");
+export const outcomeMark = (row) => (isKnown(row) ? (row.success ? "good" : "bad") : isTimeOut(row) ? "bad" : "");
 /** @param {Context} context @param {any} row */
 export const trajectoryHref = (context, row) => context.href("trajectory", { tenant: row.tenant, id: row.trajectory_id });
 

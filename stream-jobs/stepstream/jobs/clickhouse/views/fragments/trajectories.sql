@@ -4,7 +4,7 @@ SELECT
         toStartOfHour(opened_at) AS hour,
         toDate(opened_at) AS day,
         substring(task_id, 1, length(task_id) - multiSearchFirstPosition(reverse(task_id), ['/', ':', '#'])) AS task_family,
-        -- A time-out of the agent is a failure; without any outcome, the attempt was lost or is not judged yet.
-        if(success IS NULL AND end = 'truncated', false, success) AS outcome
+        -- NULL: the attempt was lost, or is not judged yet; see clickhouse/outcome.py.
+        $outcome AS outcome
     FROM trajectories FINAL
     WHERE opened_at >= {since:DateTime('UTC')} AND opened_at < {until:DateTime('UTC')}
