@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest_asyncio
 from browser import Chromium, Page
@@ -40,6 +41,10 @@ window.EventSource = class extends EventSource {
 };
 """
 OPEN_STREAMS = "Number(sessionStorage.streams)"
+VERSIONS = (
+    "[...document.querySelectorAll('main [aria-label=Versions] tbody td:first-child')]"
+    ".map((one) => one.textContent.trim()).join(' ')"
+)
 NAVIGATION = "[...document.querySelectorAll('nav a')].map((link) => link.textContent)"
 EXCESS_PX = "document.documentElement.scrollWidth - innerWidth"
 SERIOUS = """(async () => {
@@ -63,6 +68,15 @@ async def click(page: Page, selector: str, text: str = "") -> None:
     find = f"[...document.querySelectorAll({selector!r})].find((one) => one.textContent.trim().includes({text!r}))"
     await page.wait_until(f"!!{find}")
     await page.evaluate(f"{find}.click()")
+
+
+async def choose(page: Page, name: str, value: str) -> None:
+    """Choose an option of a filter, once it is offered."""
+    select = f"document.querySelector('select[name={name}]')"
+    await page.wait_until(f"[...{select}?.options ?? []].some((one) => one.value === '{value}')")
+    await page.evaluate(
+        f"(() => {{ const it = {select}; it.value = '{value}'; it.dispatchEvent(new Event('change')); }})()"
+    )
 
 
 async def test_the_overview_shows_the_tables(admin: Page, console_world: World) -> None:
@@ -135,6 +149,29 @@ async def test_filters_links_and_keys_lead_to_a_trajectory(admin: Page, console_
     ):
         assert part in text
     assert await admin.evaluate("document.querySelector('.steps .redaction').textContent") == "<EMAIL:3f9a21bc>"
+
+
+async def test_the_filters_by_tenant_and_harness_choose_rows(admin: Page, console_world: World) -> None:
+    begin = now_us() - 1800 * SECOND_US  # older than the others, which pages show first
+    for version, (tenant, harness) in enumerate([("default", "h1"), ("globex", "h1"), ("globex", "h2")], 1):
+        fields: Any = {"tenant": tenant, "harness_version": harness, "model": "filtered", "success": True}
+        put(console_world.settings, *attempt(f"filtered-{version}", ["here"], begin, version=version, **fields))
+    await open_path(admin, console_world.url, "curves?model=filtered&since=1h")
+    steps = [("", "", "v3 v2 v1"), ("harness", "h1", "v2 v1"), ("tenant", "globex", "v2"), ("harness", "", "v3 v2")]
+    for name, value, versions in steps:
+        if name:
+            await choose(admin, name, value)
+            assert f"{name}={value}" in await admin.evaluate("location.search") or not value
+        await admin.wait_until(f"{VERSIONS} === '{versions}'")
+    await choose(admin, "tenant", "default")
+    await admin.wait_until(f"{VERSIONS} === 'v1'")
+    offered = "[...document.querySelectorAll('select[name=harness] option')].map((one) => one.value)"
+    assert await admin.evaluate(offered) == ["", "h1"]
+    await open_path(admin, console_world.url, "trajectories")
+    await admin.evaluate("document.querySelector('input[name=tenant]').focus()")
+    await admin.press(*"globex", "Enter")
+    names = "[...document.querySelectorAll('main tbody td:first-child')].map((one) => one.textContent.trim()).join(' ')"
+    await admin.wait_until(f"{names} === 'filtered-3 filtered-2'")
 
 
 async def test_hostile_text_is_text(admin: Page, console_world: World) -> None:
