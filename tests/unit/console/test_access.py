@@ -133,6 +133,13 @@ def test_guesses_become_slow() -> None:
     assert attempts.wait_s("ada", 0.0) == 0
 
 
+def test_a_name_that_fails_for_weeks_waits_on() -> None:
+    attempts = Attempts()
+    for _ in range(2000):
+        attempts.fail("ada", 0.0)
+    assert attempts.wait_s("ada", 0.0) == 900
+
+
 def test_the_gate_refuses_a_name_that_failed_too_often() -> None:
     console = Console(user())
     for _ in range(FREE_ATTEMPTS):

@@ -28,7 +28,8 @@ class Attempts:
         """Count a failure."""
         with self._lock:
             count = self._failures.pop(name, (0, 0.0))[0] + 1
-            wait = min(_LONGEST_S, 2.0 ** (count - FREE_ATTEMPTS)) if count >= FREE_ATTEMPTS else 0.0
+            # As integers: a float overflows after a thousand failures.
+            wait = min(_LONGEST_S, 2 ** (count - FREE_ATTEMPTS)) if count >= FREE_ATTEMPTS else 0.0
             self._failures[name] = (count, now + wait)
             while len(self._failures) > _KEPT:
                 self._failures.popitem(last=False)
