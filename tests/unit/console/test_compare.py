@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stepstream.services.console.trajectories.compare import Difference, first_difference
+from stepstream.services.console.trajectories.compare import Difference, first_difference, is_whole
 
 
 def step(content: str = "", *, seen: str = "hello", reasoning: str | None = None, **calls: str) -> dict[str, Any]:
@@ -40,3 +40,24 @@ def test_ids_of_calls_are_no_difference() -> None:
     other = step(get="{}")
     other["response"]["tool_calls"][0]["call_id"] = "y"
     assert first_difference([step(get="{}")], [other]) is None
+
+
+def test_texts_that_were_cut_differ_by_their_whole_lengths() -> None:
+    """The tables' texts are cut for the page: their beginnings may be equal."""
+    left, right, same = step("abc", get="{1"), step("abc", get="{1"), step("abc", get="{1")
+    left["response"]["lengths"], right["response"]["lengths"] = {"content": 30_000}, {"content": 40_000}
+    assert first_difference([left], [right]) == Difference(0, "content", 0, 3)
+    assert first_difference([left], [same]) == Difference(0, "content", 0, 3)
+    same["response"]["lengths"] = {"content": 30_000}
+    assert first_difference([left], [same]) is None
+    same["response"]["tool_calls"][0]["lengths"] = {"arguments": 30_000}
+    assert first_difference([left], [same]) == Difference(0, "tool_calls", 0, len("get {1"))
+
+
+def test_steps_are_whole_unless_a_text_was_cut() -> None:
+    assert is_whole([]) is is_whole([step("a"), step("b", get="{}")]) is True
+    for place in ("message", "response", "call"):
+        one = step("a", get="{}")
+        of = {"message": one["messages"][0], "response": one["response"], "call": one["response"]["tool_calls"][0]}
+        of[place]["lengths"] = {"content": 30_000}
+        assert not is_whole([step("a"), one]), place

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from stepstream.services.console.endpoints import TENANT, Answer, BadRequest, Call, reads
-from stepstream.services.console.trajectories.compare import first_difference
+from stepstream.services.console.trajectories.compare import first_difference, is_whole
 from stepstream.services.console.trajectories.facts import facts_of
 from stepstream.services.console.trajectories.search import (
     OUTCOMES,
@@ -155,7 +155,10 @@ def tokens(call: Call) -> Answer:
 
 @reads("/api/compare")
 def compare(call: Call) -> Answer:
-    """Return the steps of two trajectories, `left` and `right`, and where they first differ."""
+    """Return the steps of two trajectories, `left` and `right`, and where they first differ.
+
+    `whole` is False if there are further steps, or texts were cut: they may differ there, too.
+    """
     sides: dict[str, Answer] = {}
     for side in ("left", "right"):
         found = found_trajectory(call, side)
@@ -170,10 +173,11 @@ def compare(call: Call) -> Answer:
             "more": more,
         }
     difference = first_difference(sides["left"]["steps"], sides["right"]["steps"])
+    whole = not any(side["more"] for side in sides.values()) and all(is_whole(side["steps"]) for side in sides.values())
     shown = None
     if difference is not None:
         shown = {"step": difference.step, "part": difference.part, "item": difference.item, "at": difference.at}
-    return {**sides, "difference": shown}
+    return {**sides, "difference": shown, "whole": whole}
 
 
 def tenant_of(call: Call) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 Step = Mapping[str, Any]
 
@@ -25,7 +25,8 @@ class Difference:
 def first_difference(left: Sequence[Step], right: Sequence[Step]) -> Difference | None:
     """Return the first difference of two attempts; None: both did the same.
 
-    It compares what the agent saw and answered, in order, but no ids, times or tokens.
+    It compares what the agent saw and answered, in order, but no ids, times or tokens. Of texts that were cut
+    (`lengths`), it compares the beginning and the whole length: see `is_whole`.
 
     Args:
         left: steps of one attempt with `messages` and `response`, in order.
@@ -35,10 +36,16 @@ def first_difference(left: Sequence[Step], right: Sequence[Step]) -> Difference 
         if one is None or other is None:
             return Difference(number, "end")
         for part, mine, theirs in _parts(one, other):
-            for item, (a, b) in enumerate(zip_longest(mine, theirs, fillvalue="")):
+            for item, (a, b) in enumerate(zip_longest(mine, theirs, fillvalue=_NOTHING)):
                 if a != b:
-                    return Difference(number, part, item, _equal_characters(a, b))
+                    return Difference(number, part, item, _equal_characters(a.text, b.text))
     return None
+
+
+def is_whole(steps: Sequence[Step]) -> bool:
+    """Return True if none of the steps' texts was cut."""
+    messages = [message for step in steps for message in (*step["messages"], step["response"])]
+    return not any(one.get("lengths") for message in messages for one in (message, *(message.get("tool_calls") or ())))
 
 
 def message_text(message: Mapping[str, Any]) -> str:
@@ -52,12 +59,44 @@ def call_texts(message: Mapping[str, Any]) -> list[str]:
     return [f"{call['name']} {call['arguments']}" for call in message.get("tool_calls") or ()]
 
 
-def _parts(one: Step, other: Step) -> Iterator[tuple[str, list[str], list[str]]]:
+class _Text(NamedTuple):
+    """A text that is compared."""
+
+    text: str
+    lengths: tuple[int | None, ...] = ()
+    """Whole lengths of its parts; None: a part was not cut."""
+
+
+_NOTHING = _Text("")
+
+
+def _parts(one: Step, other: Step) -> Iterator[tuple[str, list[_Text], list[_Text]]]:
     mine, theirs = one["response"], other["response"]
-    yield "messages", [message_text(m) for m in one["messages"]], [message_text(m) for m in other["messages"]]
+    yield "messages", _messages(one), _messages(other)
     for name in ("reasoning", "content"):
-        yield name, [mine.get(name) or ""], [theirs.get(name) or ""]
-    yield "tool_calls", call_texts(mine), call_texts(theirs)
+        yield name, [_field(mine, name)], [_field(theirs, name)]
+    yield "tool_calls", _calls(mine), _calls(theirs)
+
+
+def _messages(step: Step) -> list[_Text]:
+    return [
+        _Text(message_text(one), (_length(one, "content"), *(call.lengths[0] for call in _calls(one))))
+        for one in step["messages"]
+    ]
+
+
+def _field(response: Mapping[str, Any], name: str) -> _Text:
+    return _Text(response.get(name) or "", (_length(response, name),))
+
+
+def _calls(message: Mapping[str, Any]) -> list[_Text]:
+    calls = message.get("tool_calls") or ()
+    return [_Text(text, (_length(call, "arguments"),)) for text, call in zip(call_texts(message), calls, strict=True)]
+
+
+def _length(value: Mapping[str, Any], name: str) -> int | None:
+    length: int | None = (value.get("lengths") or {}).get(name)
+    return length
 
 
 def _equal_characters(a: str, b: str) -> int:

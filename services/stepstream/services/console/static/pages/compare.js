@@ -27,7 +27,7 @@ export function render(data, context) {
   return html`
     ${card("First difference", first
     ? html`<p id="first">Step ${first.step}, ${PARTS[first.part]}. <button type="button" @click=${jump}>Go to it</button></p>`
-    : html`<p id="first">Both attempts saw and did the same.</p>`, { wide: true })}
+    : html`<p id="first">${data.whole ? "Both attempts saw and did the same." : `No difference in the first ${count(rows)} steps and the beginnings of long texts. What follows is not compared.`}</p>`, { wide: true })}
     ${[data.left, data.right].map((side) => card("Attempt", head(side, context)))}
     <section class="card wide" aria-label="Steps of both attempts">
       ${Array.from({ length: rows }, (_, at) => html`<div id=${`pair-${at}`} class=${first?.step === at ? "pair differs" : "pair"}>
