@@ -1,14 +1,15 @@
 """`stepstream models prune`: remove the files of old versions that nothing serves or needs."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 from stepstream.cli.model_rollouts import open_log, wait_read
 from stepstream.config import Settings
-from stepstream.versions.retention import Removals, is_named, kept_again, removal_events, removals_now, restored
+from stepstream.topics.events import Checkpoint
+from stepstream.versions.retention import Removals, announce_removals, is_named, removals_now
 
 
 @click.command()
@@ -53,10 +54,7 @@ def prune(model: str, keep_versions: int | None, keep_training: int | None, dry_
 
 
 def _remove(settings: Settings, model: str, removals: Removals, removals_by_log: Callable[[], Removals]) -> Removals:
-    """Publish the removals, and delete the files once the events are durable; return what was removed.
-
-    What a decision names that was written meanwhile is put back.
-    """
+    """Announce the removals, and delete the files once the events are durable; return what was removed."""
     from contextlib import closing
 
     from stepstream.core.object_store import remove
@@ -70,25 +68,22 @@ def _remove(settings: Settings, model: str, removals: Removals, removals_by_log:
     with closing(Codec(settings)) as codec:
         # Whole events: a follower keeps them without the trained positions, which a rebuild needs.
         checkpoints = read_versions(settings.kafka, codec).by_model.get(model, {})
-        whole = dict(checkpoints)
-        events = removal_events(whole, removals, now_us())
         producer = EventProducer(settings.kafka, codec, "models-prune")
-        for checkpoint, _ in events:
-            producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
-        producer.flush()
-        kept = kept_again(removals, removals_by_log()) if events else frozenset()
-        for version in kept:
-            producer.send(CHECKPOINTS, name_of(whole[version]), restored(whole[version]))
-        producer.flush()
-        events = [(checkpoint, part) for checkpoint, part in events if checkpoint["version"] not in kept]
-    checkpoints |= {checkpoint["version"]: checkpoint for checkpoint, _ in events}
-    for checkpoint, part in events:
+
+        def publish(events: Iterable[Checkpoint]) -> None:
+            for event in events:
+                producer.send(CHECKPOINTS, name_of(event), event)
+            producer.flush()
+
+        removed = announce_removals(checkpoints, removals, now_us(), publish, removals_by_log)
+    checkpoints |= {checkpoint["version"]: checkpoint for checkpoint, _ in removed}
+    for checkpoint, part in removed:
         if is_named(checkpoint, part, checkpoints.values()):
             continue  # another version has the same files
         remove(checkpoint["uri"], part)
     return Removals(
-        tuple(version for version in removals.versions if version not in kept),
-        tuple(version for version in removals.training if version not in kept),
+        tuple(checkpoint["version"] for checkpoint, part in removed if not part),
+        tuple(checkpoint["version"] for checkpoint, part in removed if part),
     )
 
 

@@ -22,7 +22,7 @@ from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table
 from stepstream.versions.follower import VersionFollower
 from stepstream.versions.layout import TRAINING, WEIGHTS, name_of
-from stepstream.versions.retention import Removals, is_named, kept_again, removal_events, removals_now, restored
+from stepstream.versions.retention import REASON, Removals, announce_removals, is_named, removals_now, restored
 from stepstream.versions.worker_agreement import loaded_versions
 
 log = logging.getLogger(__name__)
@@ -88,30 +88,43 @@ class Retention:
                     log.warning("old versions were not removed, the next version tries again: %r", error)
 
     def _prune(self, versions: VersionFollower, workers: Table) -> None:
-        if not versions.wait_current(_READ_S) or not workers.wait_current(_READ_S):
-            raise TimeoutError(f"the log was not read within {_READ_S:g} s")
+        self._wait_read(versions, workers)
         checkpoints = versions.checkpoints(self._model)
+        if self._unremoved is None:
+            self._unremoved = self._left_files(checkpoints, versions.served(self._model).in_use)
         every_s = self._settings.inference.status_every_s
         loaded = loaded_versions(workers.items().values(), self._model, now_us(), every_s)
+
+        def removals_by_log() -> Removals:
+            self._wait_read(versions)
+            return self._removals(versions, checkpoints, loaded)
+
         removals = self._removals(versions, checkpoints, loaded)
-        if self._unremoved is None:
-            self._unremoved = left_files(checkpoints.values())
-        whole = self._with_inputs(checkpoints, removals)
-        events = removal_events(whole, removals, now_us())
-        self._publish(checkpoint for checkpoint, _ in events)
-        if events:
-            # A decision that was written meanwhile may name one of them. Later ones see that it is removed.
-            if not versions.wait_current(_READ_S):
-                self._unremoved += events
-                raise TimeoutError(f"the log was not read again within {_READ_S:g} s")
-            kept = kept_again(removals, self._removals(versions, checkpoints, loaded))
-            self._publish(restored(whole[version]) for version in kept)
-            events = [(checkpoint, part) for checkpoint, part in events if checkpoint["version"] not in kept]
+        whole = self._with_inputs(checkpoints, {*removals.versions, *removals.training})
+        events = announce_removals(whole, removals, now_us(), self._publish, removals_by_log)
         self._forget_inputs(removals)
         self._unremoved += events
         # The follower has not read the removals yet.
-        checkpoints |= {checkpoint["version"]: checkpoint for checkpoint, _ in events}
-        self._remove_files(checkpoints.values())
+        removed = {checkpoint["version"]: checkpoint for checkpoint, _ in events}
+        self._remove_files((checkpoints | removed).values())
+
+    def _wait_read(self, *tables: VersionFollower | Table) -> None:
+        for table in tables:
+            if not table.wait_current(_READ_S):
+                raise TimeoutError(f"the log was not read within {_READ_S:g} s")
+
+    def _left_files(self, checkpoints: dict[int, Checkpoint], in_use: Collection[int]) -> list[tuple[Checkpoint, str]]:
+        """Return the parts of versions that a crash left; publish again the versions of them that are in use.
+
+        The crash came before the check whether a decision names them, or after it: then files may be missing.
+        """
+        found = left_files(checkpoints.values())
+        kept = {one["version"] for one, part in found if one["version"] in in_use and (part or _is_restorable(one))}
+        again = {one["version"] for one, part in found if not part} & kept
+        for version, checkpoint in self._with_inputs(checkpoints, again).items():
+            checkpoints[version] = restored(checkpoint)
+        self._publish(checkpoints[version] for version in sorted(again))
+        return [(one, part) for one, part in found if one["version"] not in kept]
 
     def _removals(
         self, versions: VersionFollower, checkpoints: Mapping[int, Checkpoint], loaded: Collection[int]
@@ -129,10 +142,9 @@ class Retention:
             self._producer.send(CHECKPOINTS, name_of(checkpoint), checkpoint)
         self._producer.flush()
 
-    def _with_inputs(self, checkpoints: Mapping[int, Checkpoint], removals: Removals) -> dict[int, Checkpoint]:
-        """Return the newest events of the versions to remove, with the inputs that the follower leaves out."""
-        needed = {*removals.versions, *removals.training}
-        if needed - set(self._inputs):
+    def _with_inputs(self, checkpoints: Mapping[int, Checkpoint], needed: Collection[int]) -> dict[int, Checkpoint]:
+        """Return the newest events of versions, with the inputs that the follower leaves out."""
+        if set(needed) - set(self._inputs):
             published = read_versions(self._settings.kafka, self._codec).by_model[self._model]
             self._inputs |= {version: published[version]["inputs"] for version in needed}
         return {version: {**checkpoints[version], "inputs": self._inputs[version]} for version in needed}
@@ -180,3 +192,11 @@ def left_files(checkpoints: Iterable[Checkpoint]) -> list[tuple[Checkpoint, str]
 
 def _is_present(checkpoint: Checkpoint) -> bool:
     return checkpoint["removed_at_us"] is None
+
+
+def _is_restorable(checkpoint: Checkpoint) -> bool:
+    """Return True if retention removed a version whose files all lie on this machine yet."""
+    folder = local_path(checkpoint["uri"])
+    paths = [] if folder is None else [(folder / file["path"], file["size_bytes"]) for file in checkpoint["files"]]
+    is_whole = all(path.is_file() and path.stat().st_size == size for path, size in paths)
+    return bool(paths) and is_whole and checkpoint["removal_reason"] == REASON

@@ -14,6 +14,7 @@ from stepstream.cli import model_prune
 from stepstream.config import Settings
 from stepstream.learner import lineage
 from stepstream.topics import codec, producer, table
+from stepstream.topics.codec import RegistryUnavailable
 from stepstream.topics.events import Rollout, new_checkpoint, new_rollout
 from stepstream.versions import follower
 
@@ -111,3 +112,17 @@ def test_a_version_that_a_decision_names_meanwhile_is_put_back(log: Log, tmp_pat
     assert (removed["versions"], removed["training"]) == ([1, 2, 4, 5, 6, 7], [0, 8])
     assert sorted(path.name for path in (tmp_path / "3").iterdir()) == ["training", "weights"]
     assert log.checkpoints("m")[3]["removed_at_us"] is None
+
+
+def test_versions_are_put_back_if_the_log_cannot_be_read_again(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_read(*_: object) -> None:
+        if any(one["removed_at_us"] is not None for one in log.events):
+            raise RegistryUnavailable("the log was not read")
+
+    monkeypatch.setattr(model_prune, "wait_read", wait_read)
+    result = CliRunner().invoke(model_prune.prune, ["m", "--keep-versions", "2"])
+    assert isinstance(result.exception, RegistryUnavailable)
+    assert all(one["removed_at_us"] is None for one in log.checkpoints("m").values())
+    assert len(list(tmp_path.iterdir())) == 10

@@ -18,6 +18,7 @@ from stepstream.topics.events import (
     new_update_input,
 )
 from stepstream.topics.exclusive_producer import Fenced
+from stepstream.versions.retention import REASON
 
 
 class Log(VersionLog):
@@ -29,6 +30,8 @@ class Log(VersionLog):
         self.at_flush: list[bool] = []
         self.decided_meanwhile: list[Rollout] = []
         self.read = 0  # a follower is behind what it has not waited for
+        self.reads: list[bool] = []
+        """Outcomes of the next waits for the log's end; empty: it is reached."""
 
     def send(self, _topic: str, _key: str, record: Any) -> None:
         if self.fault is not None:
@@ -40,6 +43,8 @@ class Log(VersionLog):
         self.at_flush += [Path(one["uri"].removeprefix("file://")).exists() for one in self.events]
 
     def wait_current(self, _timeout_s: float) -> bool:
+        if self.reads and not self.reads.pop(0):
+            return False
         self.read = len(self.events)
         return True
 
@@ -162,3 +167,37 @@ def test_a_version_that_a_rollback_names_meanwhile_is_put_back(tmp_path: Path, m
     assert (newest["removed_at_us"], len(newest["files"]), newest["inputs"][0]["offsets"]) == (None, 2, [2])
     lab.prune()
     assert lab.parts()[2] == both
+
+
+def test_versions_are_put_back_if_the_log_cannot_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path, monkeypatch, keep_versions=2, keep_training=1)
+    for number in range(6):
+        lab.publish(number)
+    lab.log.decided_meanwhile = [new_rollout(event_id="r", occurred_at_us=1, model="m", stable_version=2)]
+    lab.log.reads = [True, True, False]
+    with pytest.raises(TimeoutError):
+        lab.prune()
+    both = ["training", "weights"]
+    assert lab.parts() == dict.fromkeys(range(6), both)
+    lab.prune()
+    assert lab.parts() == {0: ["weights"], 2: both, 4: ["weights"], 5: both}
+    newest = [event for event in lab.log.events if event["version"] == 2][-1]
+    assert (newest["removed_at_us"], len(newest["files"]), newest["inputs"][0]["offsets"]) == (None, 2, [2])
+
+
+def test_a_crash_between_a_removal_and_its_check_removes_nothing_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch)
+    for number in range(4):
+        lab.publish(number)
+    gone = {"removed_at_us": 1, "removal_reason": REASON}
+    lab.log.events += [{**lab.log.events[number], **gone} for number in (1, 2)]  # type: ignore[typeddict-item]
+    lab.log.rollouts = [new_rollout(event_id="r", occurred_at_us=1, model="m", stable_version=2)]
+    lab.prune()
+    assert sorted(lab.parts()) == [0, 2, 3]
+    newest = lab.log.events[-1]
+    assert (newest["version"], newest["removed_at_us"], newest["removal_reason"]) == (2, None, "")
+    assert newest["inputs"][0]["offsets"] == [2]
+    lab.prune()
+    assert lab.parts()[2] == ["training", "weights"]

@@ -1,15 +1,19 @@
 """Choose the versions of a model whose files retention removes: never one that is served, pinned or needed by another.
 
-Pure; the learner, after each version, and `stepstream models prune` publish the removals and delete the files.
+No I/O of its own; the learner, after each version, and `stepstream models prune` publish the removals and delete the
+files.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from stepstream.topics.events import Checkpoint
 from stepstream.topics.ids import new_event_id
 from stepstream.versions.layout import TRAINING, role_of
 from stepstream.versions.rollouts import ServedVersions
+
+REASON = "retention"
+"""`removal_reason` of the removals that are chosen here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def removal_events(
     """
     found: list[tuple[Checkpoint, str]] = []
     for version in removals.versions:
-        gone: Checkpoint = {**checkpoints[version], "removed_at_us": now_us, "removal_reason": "retention"}
+        gone: Checkpoint = {**checkpoints[version], "removed_at_us": now_us, "removal_reason": REASON}
         gone["event_id"] = new_event_id()
         found.append((gone, ""))
     return found + [(without_training(checkpoints[version]), TRAINING) for version in removals.training]
@@ -119,14 +123,48 @@ def without_training(checkpoint: Checkpoint) -> Checkpoint:
     return {**checkpoint, "files": [file for file in checkpoint["files"] if role_of(file) != "training"]}
 
 
-def kept_again(removals: Removals, now: Removals) -> frozenset[int]:
-    """Return the versions that a decision named after their removal was chosen; `now`: what would be removed since."""
-    return frozenset({*removals.versions} - {*now.versions} | {*removals.training} - {*now.training})
+def announce_removals(
+    checkpoints: Mapping[int, Checkpoint],
+    removals: Removals,
+    now_us: int,
+    publish: Callable[[Iterable[Checkpoint]], None],
+    removals_by_log: Callable[[], Removals],
+) -> list[tuple[Checkpoint, str]]:
+    """Publish removals, and put back what a decision names that was written meanwhile; return those that hold.
+
+    1. Publish the removals: later decisions see them.
+    2. Read the log again: an earlier decision may name a removed version.
+    3. Publish such a version again. If the log cannot be read, publish all again.
+
+    Files may go once this returns.
+
+    Args:
+        checkpoints: the newest event of each version to remove, with its inputs.
+        removals: what to remove.
+        now_us: the time now, in microseconds since the Unix epoch.
+        publish: publishes events; returns when they are durable.
+        removals_by_log: reads the log to its end, and returns what to remove of the versions from before step 1.
+
+    Returns:
+        The events as `removal_events` does.
+    """
+    events = removal_events(checkpoints, removals, now_us)
+    if not events:
+        return []
+    publish(checkpoint for checkpoint, _ in events)
+    try:
+        now = removals_by_log()
+    except Exception:
+        publish(restored(checkpoints[checkpoint["version"]]) for checkpoint, _ in events)
+        raise
+    kept = {*removals.versions} - {*now.versions} | {*removals.training} - {*now.training}
+    publish(restored(checkpoints[version]) for version in sorted(kept))
+    return [(checkpoint, part) for checkpoint, part in events if checkpoint["version"] not in kept]
 
 
 def restored(checkpoint: Checkpoint) -> Checkpoint:
     """Return the event that puts a version back whose files were not deleted yet."""
-    return {**checkpoint, "event_id": new_event_id()}
+    return {**checkpoint, "event_id": new_event_id(), "removed_at_us": None, "removal_reason": ""}
 
 
 def is_named(checkpoint: Checkpoint, part: str, checkpoints: Iterable[Checkpoint]) -> bool:
