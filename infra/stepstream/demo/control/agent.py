@@ -36,7 +36,7 @@ READ_S = 0.5
 """Interval at which the world is read again."""
 PAUSE_S = 0.5
 """Time after a failed call before the next attempt."""
-TRAINING_SHARE = 1 / 3
+TRAINING_SHARE = 0.45
 """Share of the workers that serve the training fleet while it runs: about as much as the learner trains on."""
 
 
