@@ -117,3 +117,16 @@ def test_adapters_that_do_not_fit_their_base_are_refused(tmp_path: Path) -> None
     (tmp_path / "adapter_config.json").unlink()
     with pytest.raises(CheckpointRefusedError, match=r"adapter_config\.json cannot be read"):
         check_adapters_fit(tmp_path, {}, base)
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    shards = {"a.safetensors": {"x": torch.ones(2), "y": torch.ones(2)}, "b.safetensors": {"x": torch.zeros(2)}}
+    with pytest.raises(CheckpointRefusedError, match=r"x is in a\.safetensors and in b\.safetensors"):
+        read_weights(sharded(tmp_path / "v", shards))
+
+
+@pytest.mark.parametrize("header", [b'{"x": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}', b"[" * 100_000])
+def test_a_malformed_header_is_refused(tmp_path: Path, header: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(CheckpointRefusedError, match="weights cannot be read"):
+        read_weights(tmp_path)

@@ -178,3 +178,34 @@ def test_a_malformed_delta_is_a_rejection(tmp_path: Path, content: str) -> None:
     (folder / "delta.bin").write_bytes(b"")
     with pytest.raises(VersionRejected, match="cannot be completed from its base"):
         fetch_version(published.add(1, "delta", 0), published.lookup, tmp_path / "cache")
+
+
+def test_adapters_of_rank_0_are_a_rejection(tmp_path: Path) -> None:
+    published = Published(tmp_path)
+    weights(tmp_path / "0/weights", 0)
+    published.add(0)
+    adapter = tmp_path / "1/weights/adapter"
+    adapter.mkdir(parents=True)
+    names = {"base_model.model.w1.lora_A.weight": (2, 4), "base_model.model.w1.lora_B.weight": (8, 2)}
+    save_file(
+        {name: np.ones(shape, np.float32) for name, shape in names.items()}, adapter / "adapter_model.safetensors"
+    )
+    (adapter / "adapter_config.json").write_text(json.dumps({"r": 0, "lora_alpha": 8}))
+    with pytest.raises(VersionRejected, match="m@1: cannot be completed from its base"):
+        fetch_version(published.add(1, "lora", 0), published.lookup, tmp_path / "cache")
+
+
+def test_a_base_whose_index_leaves_the_folder_is_a_rejection(tmp_path: Path) -> None:
+    published = Published(tmp_path)
+    base = weights(tmp_path / "0/weights", 0)
+    save_file({"w": np.ones(3, np.float32)}, tmp_path / "0/other.safetensors")
+    index = base / "model.safetensors.index.json"
+    map_of = json.loads(index.read_bytes())["weight_map"]
+    index.write_text(json.dumps({"weight_map": map_of | {"w": "../other.safetensors"}}))
+    published.add(0)
+    (tmp_path / "1/weights").mkdir(parents=True)
+    for name, content in (("delta.json", b'{"pieces": []}'), ("delta.bin", b"")):
+        (tmp_path / "1/weights" / name).write_bytes(content)
+    with pytest.raises(VersionRejected, match="which is not a file of the folder"):
+        fetch_version(published.add(1, "delta", 0), published.lookup, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("other.safetensors"))

@@ -90,3 +90,10 @@ def test_the_index_names_the_file_of_each_tensor(tmp_path: Path) -> None:
     }
     (tmp_path / "model.safetensors.index.json").write_bytes(content)
     assert indexed_files(tmp_path) == ["model-1.safetensors", "model-2.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "a/b.safetensors", "..", "", 7])
+def test_an_index_that_names_a_file_elsewhere_is_malformed(tmp_path: Path, name: object) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        indexed_files(tmp_path)

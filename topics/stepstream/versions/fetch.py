@@ -34,7 +34,7 @@ _CHUNK = 1 << 20
 _BESIDE_WEIGHTS = frozenset({"tokenizer", "config"})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """Faults of this machine's disk, not of a version."""
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """Errors of reading a file that has not its form."""
 
 

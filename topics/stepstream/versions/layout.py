@@ -122,10 +122,18 @@ def weights_sha256(files: Iterable[CheckpointFile]) -> str:
 
 
 def indexed_files(folder: Path) -> list[str]:
-    """Return the names of the files that hold the weights of a Hugging Face folder, in order; empty: there are none."""
+    """Return the names of the files that hold the weights of a Hugging Face folder, in order; empty: there are none.
+
+    Raises:
+        ValueError: the index is malformed, or names a file that is not directly in the folder.
+    """
     index = folder / INDEX
     if index.is_file():
-        return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
+        for name in names:
+            if not isinstance(name, str) or "/" in name or not is_safe(name):
+                raise ValueError(f"{INDEX} names '{name}', which is not a file of the folder")
+        return sorted(names)
     return ["model.safetensors"] if (folder / "model.safetensors").is_file() else []
 
 

@@ -45,13 +45,19 @@ def read_weights(folder: Path, *, single: str = SINGLE) -> dict[str, TensorEntry
     """Return the tensors that a version serves, by name; `single`: the file of a folder without an index.
 
     Raises:
-        CheckpointRefusedError: the folder has no weights, a file is missing or cut, or index and files differ.
+        CheckpointRefusedError: the folder has no weights, a file is missing or cut, a tensor is in two files, or index
+            and files differ.
     """
     try:
         expected = _index(folder)
         files = sorted(set(expected.values())) if expected else [single]
-        tensors = {name: entry for file in files for name, entry in _entries(folder / file)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        tensors: dict[str, TensorEntry] = {}
+        for file in files:
+            for name, entry in _entries(folder / file):
+                if name in tensors:
+                    raise ValueError(f"{name} is in {tensors[name].file.name} and in {file}")
+                tensors[name] = entry
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointRefusedError(f"{folder}: weights cannot be read: {type(error).__name__} {error}") from error
     if not tensors:
         raise CheckpointRefusedError(f"{folder}: its weights have no tensor")
