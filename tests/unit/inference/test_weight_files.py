@@ -130,3 +130,12 @@ def test_a_malformed_header_is_refused(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(CheckpointRefusedError, match="weights cannot be read"):
         read_weights(tmp_path)
+
+
+def test_the_index_of_other_weights_says_nothing_about_adapters(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "v", {"a.safetensors": {"x": torch.ones(2)}})
+    save_file({"y": torch.full((2,), float("nan"))}, folder / "adapter_model.safetensors")
+    adapters = read_weights(folder, single="adapter_model.safetensors")
+    assert adapters.keys() == {"y"}
+    with pytest.raises(CheckpointRefusedError, match="y has a NaN"):
+        check_finite(folder, adapters)

@@ -42,14 +42,17 @@ class TensorEntry:
 
 
 def read_weights(folder: Path, *, single: str = SINGLE) -> dict[str, TensorEntry]:
-    """Return the tensors that a version serves, by name; `single`: the file of a folder without an index.
+    """Return the tensors that a version serves, by name.
+
+    `single` is the file of a folder without an index. Another name than the default's is that of adapters: engines read
+    no index of these.
 
     Raises:
         CheckpointRefusedError: the folder has no weights, a file is missing or cut, a tensor is in two files, or index
             and files differ.
     """
     try:
-        expected = _index(folder)
+        expected = _index(folder) if single == SINGLE else {}
         files = sorted(set(expected.values())) if expected else [single]
         tensors: dict[str, TensorEntry] = {}
         for file in files:
