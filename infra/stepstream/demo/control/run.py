@@ -46,7 +46,7 @@ class Pace:
     """Length of the first and the last measurement, with `MEASURED` trajectories or more."""
     stretch_s: float = 70.0
     """Longest time for the answer to an event."""
-    learn_s: float = 130.0
+    learn_s: float = 150.0
     """The same where the answer has to be learnt first."""
     quiet_s: float = 40.0
     """Length of the quiet stretch."""
