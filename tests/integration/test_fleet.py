@@ -150,6 +150,7 @@ def test_a_stopped_fleet_records_its_unfinished_attempts(start_fleet: StartFleet
     fleet = start_fleet(shutdown_s=0.2)
     wait_until(lambda: len([r for r in upstream.requests if len(r["messages"]) >= 5]) >= 8)
     upstream.hold()
+    wait_until(lambda: upstream.held >= fleet.settings.fleet.concurrency)  # else all attempts may be at their end
     assert fleet.stop() == 0
     upstream.release()
     attempts = ledger(fleet)

@@ -55,7 +55,7 @@ def solve(request: dict[str, Any]) -> str:
 
 
 class ScriptedUpstream:
-    """Worker in a thread: `reply` returns the text, `status` sets an error, `hold` delays answers."""
+    """Worker in a thread: `reply` returns the text, `status` sets an error, `hold` delays answers; `held` counts them."""
 
     def __init__(self) -> None:
         self.port = free_block(1)
@@ -72,6 +72,7 @@ class ScriptedUpstream:
         self.headers: list[dict[str, str]] = []
         self.queries: list[str] = []
         self.cancelled = 0
+        self.held = 0
         self._free: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
@@ -149,11 +150,14 @@ class ScriptedUpstream:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         self.queries.append(request.rel_url.raw_query_string)
+        self.held += 1
         try:
             await self._free.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        finally:
+            self.held -= 1
         if self.hang_up:
             assert request.transport is not None
             request.transport.abort()
