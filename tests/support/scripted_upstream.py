@@ -55,7 +55,7 @@ def solve(request: dict[str, Any]) -> str:
 
 
 class ScriptedUpstream:
-    """Worker in a thread: `reply` returns the text, `status` sets an error, `hold` delays answers; `held` counts them."""
+    """Worker in a thread: `reply` returns the text, `status` sets an error, `hold` delays answers, `held` counts."""
 
     def __init__(self) -> None:
         self.port = free_block(1)
