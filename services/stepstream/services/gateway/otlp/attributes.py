@@ -1,6 +1,7 @@
 """Decode OTLP's attribute values into Python's."""
 
 import base64
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 Attributes = dict[str, Any]
 STRING, INTEGER, DOUBLE = 0x0A, 0x18, 0x21
 """First bytes of values of these kinds: field and wire type."""
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _unpack_double = struct.Struct("<d").unpack
 
 
@@ -102,6 +104,6 @@ def integer(value: Any, bits: int = 63) -> int | None:
     if type(value) is int:
         return value if -(2**bits) < value < 2**bits else None
     if isinstance(value, str):
-        value = int(value) if value.lstrip("-").isdecimal() and len(value) < 20 else None
+        value = int(value) if _INTEGER.fullmatch(value) else None
     finite = number(value)
     return int(value) if finite is not None and abs(finite) < 2**bits else None
