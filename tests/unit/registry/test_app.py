@@ -78,6 +78,9 @@ async def test_invalid_requests_get_confluents_error_codes(client: httpx.AsyncCl
     assert await code(post("/subjects/s/versions", json=record("a") | {"references": references})) == (422, 42201)
     assert await code(get("/subjects/s/versions/0")) == (422, 42202)
     assert await code(get("/subjects/s/versions/first")) == (422, 42202)
+    assert await code(get(f"/subjects/s/versions/{'9' * 5000}")) == (422, 42202)
+    for unknown in ("0", "first", "²", "9" * 10, "9" * 5000):
+        assert (await get(f"/schemas/ids/{unknown}")).status_code == 404
     assert await code(put("/config", json={"compatibility": "SOME"})) == (422, 42203)
     assert await code(put("/config", json={})) == (422, 42203)
     assert await code(get("/schemas/ids/one")) == (404, 404)

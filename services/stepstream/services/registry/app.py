@@ -1,6 +1,7 @@
 """Serve Confluent's REST protocol over a schema log."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -227,10 +228,10 @@ def _by_id(view: View, request: Request) -> str:
 
 
 def _id(request: Request) -> int:
-    text = request.path_params["id"]
-    if not text.isdecimal():
+    number = _integer(request.path_params["id"])
+    if number is None:
         raise HTTPException(404)
-    return int(text)
+    return number
 
 
 def _number(request: Request) -> int | None:
@@ -238,9 +239,16 @@ def _number(request: Request) -> int | None:
     text = request.path_params["version"]
     if text in ("latest", "-1"):
         return None
-    if not (text.isdecimal() and text.isascii()) or not 1 <= int(text) < 2**31:
+    number = _integer(text)
+    if not number:
         raise errors.invalid_version(text)
-    return int(text)
+    return number
+
+
+def _integer(text: str) -> int | None:
+    """Return a number from 0 to 2^31 - 1; None: another text."""
+    number = int(text) if re.fullmatch("[0-9]{1,10}", text) else 2**31
+    return number if number < 2**31 else None
 
 
 def _flag(request: Request, name: str) -> bool:
