@@ -1,12 +1,15 @@
 """Parse JSON that Python or JavaScript wrote, including values that orjson rejects. Pure."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
 MAX_FALLBACK_BYTES = 8 * 1_048_576
 """Default size limit for parsing a text again after orjson rejected it: the slower parser holds up other calls."""
+_WRITABLE_LEVELS = 254
+"""Levels of nesting that orjson can write; it reads 1,024."""
 _MAX_INTEGER_DIGITS = 18
 """Digits of an integer that orjson can write."""
 
@@ -35,6 +38,18 @@ def loads(data: bytes | str, max_fallback: int | None = MAX_FALLBACK_BYTES) -> A
 def parse_int(digits: str) -> int | float:
     """Return an integer if orjson can write it, else a float."""
     return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else float(digits)
+
+
+def is_too_deep(value: Any) -> bool:
+    """Return True if a parsed value is nested too deeply for orjson to write it."""
+    level = [value]
+    for _ in range(_WRITABLE_LEVELS):
+        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _children(outer)]
+    return any(isinstance(inner, dict | list) for inner in level)
+
+
+def _children(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return outer.values() if isinstance(outer, dict) else outer
 
 
 def with_valid_text(value: Any) -> Any:

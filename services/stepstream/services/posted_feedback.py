@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
 
+from stepstream.core.lenient_json import is_too_deep
 from stepstream.jobs.governance.validation import LARGEST_AMOUNT
 from stepstream.topics.events import Consent, Feedback, new_feedback
 from stepstream.topics.ids import new_event_id
@@ -68,6 +69,8 @@ def check_feedback(item: Any) -> PostedFeedback:
         raise InvalidFeedback(f"contains no feedback: give one of {', '.join(SIGNALS)}")
     if posted.value is not None and abs(posted.value) > LARGEST_AMOUNT:
         raise InvalidFeedback(f"value: must be at most {LARGEST_AMOUNT:g}")
+    if isinstance(posted.demonstration, dict) and is_too_deep(posted.demonstration):
+        raise InvalidFeedback("demonstration: is nested too deeply")
     if posted.last_step_index is not None and posted.ends_trajectory is None:
         raise InvalidFeedback("last_step_index: only with ends_trajectory")
     return posted

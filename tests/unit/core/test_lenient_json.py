@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.core.lenient_json import loads
+from stepstream.core.lenient_json import is_too_deep, loads
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3), st.lists, max_leaves=4)
 
@@ -30,6 +30,18 @@ def test_valid_json_is_parsed_unchanged(value: Any) -> None:
 def test_json_of_python_and_javascript_is_parsed(text: bytes, value: Any) -> None:
     assert loads(text) == value
     orjson.dumps(loads(text))
+
+
+@pytest.mark.parametrize("empty", [b"[]", b"1"])
+@pytest.mark.parametrize("levels", [0, 1, 253, 254, 255, 1000])
+def test_a_value_is_too_deep_if_orjson_cannot_write_it(levels: int, empty: bytes) -> None:
+    value = loads(b'{"a": 1, "b": [' * (levels // 2) + empty + b"]}" * (levels // 2))
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        assert is_too_deep(value)
+    else:
+        assert not is_too_deep(value)
 
 
 @pytest.mark.parametrize(

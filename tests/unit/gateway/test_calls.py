@@ -1,6 +1,7 @@
 """Every call, even with malformed input, is answered to its end and recorded once, as a step that `govern` accepts."""
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -161,7 +162,7 @@ def call(
     harnesses: HarnessChooser | None = None,
 ) -> None:
     """Handle one call, in trajectory `t`."""
-    body = orjson.dumps(request | {"model": "m"})
+    body = json.dumps(request | {"model": "m"}).encode()  # also writes what orjson only reads
     handler = CallHandler(
         load({}).gateway,
         stub,
@@ -298,3 +299,18 @@ def test_an_unreadable_answer_is_502_in_a_translation(
     assert (headers[b"content-type"], headers.get(b"content-encoding")) == (b"application/json", None)
     assert "cannot be read" in orjson.loads(stub.sent[1]["body"])["error"]["message"]
     assert [step["error"] for step in stub.steps] == ["malformed_response"]
+
+
+@pytest.mark.parametrize("protocol", [RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
+def test_a_request_that_the_gateway_cannot_write_is_refused_with_the_reason(
+    protocol: ModelProtocol, store: EncryptedStore
+) -> None:
+    stub: Any = Stub(Random(0), "chat")
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(300):
+        schema = {"properties": schema}
+    tool = {"name": "f", "parameters": schema, "input_schema": schema}
+    tools = [tool | {"type": "custom" if protocol is ANTHROPIC else "function", "function": tool}]
+    call(stub, SavedResponses(store), protocol, REQUESTS[protocol.name] | {"input": "q", "tools": tools})
+    assert stub.sent[0]["status"] == 400
+    assert "nested too deeply" in orjson.loads(stub.sent[1]["body"])["error"]["message"]

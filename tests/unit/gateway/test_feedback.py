@@ -14,6 +14,7 @@ from stepstream.services.gateway.identity import Identity
 from stepstream.topics.events import Feedback
 
 ID = "01a1ff27-e4b3-74a7-81e7-cfe07aac2c0e"
+DEEP = b'{"a":' * 255 + b"1" + b"}" * 255
 IDENTITY = Identity(trajectory_id="unused", agent="a", consent="analyse", tenant="acme", user="u")
 
 
@@ -78,6 +79,9 @@ def test_a_list_of_items_is_accepted() -> None:
         (b'{"trajectory_id":"t","name":"n","ends_trajectory":"open"}', "'terminated' or 'truncated'"),
         (b'{"trajectory_id":"t","name":"n","value":1,"consent":"yes"}', "consent"),
         (b'[{"trajectory_id":"t","name":"n","value":1},{}]', "item 1: "),
+        (b'{"trajectory_id":"t","name":"n","demonstration":%b}' % DEEP, "demonstration: is nested too deeply"),
+        (b"[" * 70_000, "not JSON"),
+        (b"[" * 70_000 + b"]" * 70_000, "not JSON: it is nested too deeply"),
     ],
 )
 def test_an_error_names_the_invalid_field(body: bytes, error: str) -> None:

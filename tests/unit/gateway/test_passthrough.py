@@ -10,6 +10,7 @@ from api_key_records import key_grant, new_counts
 
 from stepstream.services.gateway.api_keys import ApiKeys
 from stepstream.services.gateway.http.client import Reply
+from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.passthrough import PassThrough
 from stepstream.services.gateway.worker_pool import Upstream
 from stepstream.services.http_server import CONNECTION
@@ -40,6 +41,28 @@ class Provider:
         return Reply(200, [], b'{"input_tokens":9}', Upstream("u", in_flight=1))
 
 
+def exchange(
+    body: bytes, method: str = "POST", path: str = "/v1/embeddings", counts: KeyCounts | None = None
+) -> tuple[int, bytes]:
+    """Send one request with a key of all paths; return the answer's status and body."""
+    provider: Any = Provider()
+    counts = counts or new_counts()
+    keys: Any = ApiKeys(cast(Any, {}), counts, required=False)
+    keys.authorize = lambda *_: key_grant(paths=["*"])
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    connection = SimpleNamespace(disconnected=False, on_disconnect=None)
+    scope = {"method": method, "headers": [], "query_string": b"", "extensions": {CONNECTION: connection}}
+    asyncio.run(PassThrough(provider, keys, counts)(cast(Any, scope), receive, send, path, path))
+    return sent[0]["status"], sent[1]["body"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "charged"),
     [
@@ -51,20 +74,13 @@ class Provider:
 def test_only_a_request_that_runs_a_model_spends_the_keys_budget(
     method: str, path: str, body: dict[str, Any] | None, charged: bool
 ) -> None:
-    provider: Any = Provider()
     counts = new_counts()
-    keys: Any = ApiKeys(cast(Any, {}), counts, required=False)
-    keys.authorize = lambda *_: key_grant(paths=["*"])
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"" if body is None else orjson.dumps(body)}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    connection = SimpleNamespace(disconnected=False, on_disconnect=None)
-    scope = {"method": method, "headers": [], "query_string": b"", "extensions": {CONNECTION: connection}}
-    asyncio.run(PassThrough(provider, keys, counts)(cast(Any, scope), receive, send, path, path))
-    assert (sent[0]["status"], sent[1]["body"]) == (200, b'{"input_tokens":9}')
+    answer = exchange(b"" if body is None else orjson.dumps(body), method, path, counts)
+    assert answer == (200, b'{"input_tokens":9}')
     assert (counts.used("ab12").tokens > 0) == charged
+
+
+def test_a_request_that_the_gateway_cannot_write_is_refused_with_the_reason() -> None:
+    status, body = exchange(b'{"model":"m","input":' + b"[" * 300 + b"]" * 300 + b"}")
+    assert status == 400
+    assert b"nested too deeply" in body

@@ -14,6 +14,7 @@ import orjson
 from uuid_utils import uuid4
 
 from stepstream.config import GatewaySettings
+from stepstream.core.lenient_json import is_too_deep
 from stepstream.core.tracing import Tracing
 from stepstream.services.gateway.api_keys import CALLS, ApiKeys, credentials_of
 from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, model_of, parse_request
@@ -21,8 +22,16 @@ from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.carried_calls import CarriedCalls
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import AnsweredTrack, Endings, StepIndices
-from stepstream.services.gateway.errors import GatewayError, MalformedResponse, Overloaded, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.errors import (
+    GatewayError,
+    MalformedResponse,
+    NestedTooDeeply,
+    Overloaded,
+    UpstreamDied,
+    UpstreamSilent,
+)
 from stepstream.services.gateway.fallbacks import send_call
+from stepstream.services.gateway.grant import Grant
 from stepstream.services.gateway.harness import HarnessChooser
 from stepstream.services.gateway.http.asgi import (
     JSON,
@@ -37,7 +46,7 @@ from stepstream.services.gateway.http.asgi import (
     respond_error,
 )
 from stepstream.services.gateway.http.client import Reply, StreamInterrupted
-from stepstream.services.gateway.identity import identify
+from stepstream.services.gateway.identity import Identity, identify
 from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Answer, ModelProtocol, error_class, failed_answer
@@ -109,7 +118,7 @@ class CallHandler:
             body = await read_body(receive)
             request = parse_request(body)
             self._keys.check_model(grant, model_of(request))
-            plan = self._planner.plan(protocol, request, body, identity, grant, started_us)
+            plan = self._plan(protocol, request, body, identity, grant, started_us)
             if scope["query_string"] and plan.translation is None:
                 plan.path += "?" + scope["query_string"].decode("latin-1")
         except Disconnected:
@@ -135,6 +144,23 @@ class CallHandler:
         finally:
             canceller.stop()
             self._metrics.call_seconds.observe(time.perf_counter() - started)
+
+    def _plan(
+        self,
+        protocol: ModelProtocol,
+        request: dict[str, Any],
+        body: bytes,
+        identity: Identity,
+        grant: Grant,
+        started_us: int,
+    ) -> CallPlan:
+        """Return the plan of a call. Raises as `CallPlanner.plan`, or NestedTooDeeply."""
+        try:
+            return self._planner.plan(protocol, request, body, identity, grant, started_us)
+        except TypeError:
+            if is_too_deep(request):
+                raise NestedTooDeeply from None
+            raise
 
     async def _forward(
         self,

@@ -2,6 +2,7 @@
 
 GatewayError                500
 ├── BadRequest              400
+│   ├── NestedTooDeeply     400
 │   ├── RestrictedSampling  400
 │   └── UnknownResponse     400
 ├── Unauthorized            401
@@ -26,6 +27,8 @@ from typing import Any
 
 import orjson
 
+from stepstream.core.lenient_json import is_too_deep
+
 
 class GatewayError(Exception):
     """An error answer: HTTP status, OpenAI's error type, and a message with the remedy."""
@@ -45,6 +48,13 @@ class BadRequest(GatewayError):
 
     status = 400
     type = "invalid_request_error"
+
+
+class NestedTooDeeply(BadRequest):
+    """The gateway has to write the request anew, and cannot write so many levels."""
+
+    def __init__(self) -> None:
+        super().__init__("the body is nested too deeply: more than 254 levels of objects and lists")
 
 
 class UnsupportedType(GatewayError):
@@ -190,6 +200,20 @@ class NotAccepted(GatewayError):
 
     status = 503
     type = "backlog_full"
+
+
+def encode_request(request: Any) -> bytes:
+    """Return a parsed request as JSON.
+
+    Raises:
+        NestedTooDeeply: it cannot be written.
+    """
+    try:
+        return orjson.dumps(request)
+    except TypeError:
+        if is_too_deep(request):
+            raise NestedTooDeeply from None
+        raise
 
 
 def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:

@@ -82,7 +82,13 @@ def _loads(body: bytes) -> Work[Any]:
     """
     if len(body) < _LONG_BYTES or not body.startswith(b"["):
         return orjson.loads(body)
-    text = body.decode()
+    try:
+        return (yield from _items(body.decode()))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _items(text: str) -> Work[list[Any]]:
     values: list[Any] = []
     at = _SPACE(text, 1).end()  # type: ignore[union-attr]
     while not (text.startswith("]", at) and not values):

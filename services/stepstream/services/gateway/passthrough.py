@@ -9,7 +9,7 @@ from urllib.parse import quote
 import orjson
 
 from stepstream.services.gateway.api_keys import CALLS, ApiKeys, credentials_of
-from stepstream.services.gateway.errors import GatewayError, NotFound, UnknownResponse
+from stepstream.services.gateway.errors import GatewayError, NotFound, UnknownResponse, encode_request
 from stepstream.services.gateway.grant import Grant, is_stateless
 from stepstream.services.gateway.http.asgi import (
     JSON,
@@ -164,6 +164,7 @@ def _request(scope: Scope, grant: Grant, target: Target, model: str, body: bytes
 
     Raises:
         NotFound, UnknownResponse: it names a stored response that is not the tenant's.
+        NestedTooDeeply: it must be written anew, and cannot be.
     """
     incoming: list[tuple[bytes, bytes]] = scope["headers"]
     response_ids = None
@@ -173,7 +174,7 @@ def _request(scope: Scope, grant: Grant, target: Target, model: str, body: bytes
         raw_path = _with_original_id(path, response_ids)
         parsed = None if parsed is None else with_original_id(parsed, response_ids)
     if parsed is not None:
-        body = orjson.dumps(parsed)  # of two fields of one name, the upstream reads the one that was checked
+        body = encode_request(parsed)  # of two fields of one name, the upstream reads the one that was checked
     protocol: ProtocolName | None = "anthropic" if _is_anthropic(incoming) else None
     headers = target.headers(incoming, credentials_of(incoming), protocol)
     headers = [header for header in headers if header[0] != b"content-type"]

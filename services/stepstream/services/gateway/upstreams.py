@@ -12,13 +12,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import orjson
-
 from stepstream.config import GatewaySettings, ProviderSettings
 from stepstream.core import lenient_json
 from stepstream.services.gateway.api_keys import Credentials
 from stepstream.services.gateway.attempts import UNAVAILABLE, Attempts
-from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent, encode_request
 from stepstream.services.gateway.http.client import (
     FAULTS,
     HOP_BY_HOP,
@@ -296,8 +294,12 @@ class Provider:
 
 
 def with_model(body: bytes, name: str) -> bytes:
-    """Return a JSON body with another name of its model."""
-    return orjson.dumps(lenient_json.loads(body) | {"model": name})
+    """Return a JSON body with another name of its model.
+
+    Raises:
+        NestedTooDeeply: it cannot be written.
+    """
+    return encode_request(lenient_json.loads(body) | {"model": name})
 
 
 def _bearer(key: bytes) -> tuple[bytes, bytes]:
