@@ -41,6 +41,15 @@ def test_a_value_that_contains_a_tag_is_no_slot_of_it(file: SlotFile) -> None:
     assert (file.get(b"key"), file.get(b"other")) == (b"v" * 16, tag + tag)
 
 
+def test_a_key_with_another_value_gets_the_contested_one(file: SlotFile) -> None:
+    first, second, contested = (letter * 16 for letter in (b"f", b"s", b"c"))
+    found = []
+    for value in (first, first, second, first):
+        file.put(b"key", value, contested)
+        found.append(file.get(b"key"))
+    assert found == [first, first, contested, contested]
+
+
 def test_a_truncated_file_takes_values_again(file: SlotFile, tmp_path: Path) -> None:
     file.put(b"key", b"v" * 16)
     os.truncate(tmp_path / "values", 20)

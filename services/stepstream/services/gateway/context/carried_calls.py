@@ -63,9 +63,7 @@ class CarriedCalls:
         if len(encoded) <= _ID_BYTES:
             value = _VALUE.pack(step_index, encoded)
             for name in names:
-                key = _key(tenant, name)
-                is_shared = name.startswith(_RESPONSE) and self._file.get(key) not in (None, value)
-                self._file.put(key, _SEVERAL if is_shared else value)
+                self._file.put(_key(tenant, name), value, _SEVERAL if name.startswith(_RESPONSE) else None)
 
     def is_empty(self) -> bool:
         """Return True if no gateway of this folder has recorded a call."""

@@ -75,14 +75,21 @@ class SlotFile:
             self._warn(error)
             return None
 
-    def put(self, key: bytes, value: bytes) -> None:
-        """Store a value. Of two processes that write other keys to one bucket at once, one may lose its value."""
+    def put(self, key: bytes, value: bytes, contested: bytes | None = None) -> None:
+        """Store a value. Of two processes that write other keys to one bucket at once, one may lose its value.
+
+        Args:
+            key: the key.
+            value: its value.
+            contested: stored instead if the key has another value; None: the new value replaces it.
+        """
         if self._fd >= 0:
             tag, start = self._place(key)
             try:
                 self._add_slots()
                 offset, known = self._find(os.pread(self._fd, self._bucket_bytes, start), tag)
-                self._write(start + offset, tag, known, value)
+                stored = value if contested is None or known in (None, value) else contested
+                self._write(start + offset, tag, known, stored)
             except OSError as error:
                 self._warn(error)
 
