@@ -91,6 +91,31 @@ def test_a_file_that_the_event_does_not_list_is_rejected(tmp_path: Path, names: 
         fetch(checkpoint, tmp_path / "cache")
 
 
+@pytest.mark.parametrize("role", ["training", "another"])
+def test_a_file_beside_the_weights_that_no_reader_hashes_is_rejected(tmp_path: Path, role: str) -> None:
+    """A signature does not cover the training state: its role must not bring a template past the check."""
+    trusted = create_key(tmp_path / "trusted.pem")
+    checkpoint = version_in(tmp_path / "m")
+    checkpoint["signatures"] = [sign(checkpoint, load_key(tmp_path / "trusted.pem"))]
+    fetch(checkpoint, tmp_path / "cache", trusted_keys=[trusted])
+    (tmp_path / "m/weights/chat_template.jinja").write_text("{{ 'another prompt' }}")
+    checkpoint["files"].append(
+        new_checkpoint_file(path="weights/chat_template.jinja", sha256="", size_bytes=0, role=role)
+    )
+    if role != "training":
+        checkpoint["signatures"] = [sign(checkpoint, load_key(tmp_path / "trusted.pem"))]
+    with pytest.raises(VersionRejected, match=r"m@3: its event does not list chat_template\.jinja"):
+        fetch(checkpoint, tmp_path / "cache", trusted_keys=[trusted])
+
+
+def test_a_file_in_a_folder_of_the_old_layout_that_the_event_does_not_list_is_rejected(tmp_path: Path) -> None:
+    checkpoint = version_in(tmp_path / "m", FLAT[:2])
+    (tmp_path / "m/additional_chat_templates").mkdir()
+    (tmp_path / "m/additional_chat_templates/tool_use.jinja").write_text("{{ 'another prompt' }}")
+    with pytest.raises(VersionRejected, match=r"m@3: its event does not list tool_use\.jinja"):
+        fetch(checkpoint, tmp_path / "cache")
+
+
 @pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "weights/..\\x", "weights/../../secret"])
 def test_a_name_that_leaves_the_folder_is_rejected(tmp_path: Path, path: str) -> None:
     (tmp_path / "secret").write_text("secret")

@@ -9,6 +9,7 @@ from pathlib import Path
 from stepstream.topics.events import Checkpoint, CheckpointFile, new_checkpoint_file
 from stepstream.versions.layout import (
     INDEX,
+    LOADED_ROLES,
     SERVED_ROLES,
     WEIGHTS,
     VersionRejected,
@@ -57,7 +58,10 @@ def check_files(checkpoint: Checkpoint, folder: Path, files: Iterable[Checkpoint
 
 
 def check_unlisted(checkpoint: Checkpoint, folder: Path, prefix: str, also: Iterable[str] = ()) -> None:
-    """Check that a loader finds no file that the event does not list.
+    """Check that a loader finds no file but those that the event lists for it.
+
+    Below `weights/`, files of the training state count as not listed: no signature covers them and no worker hashes
+    them, but loaders would take a template, say, by its name.
 
     Args:
         checkpoint: the version.
@@ -68,11 +72,12 @@ def check_unlisted(checkpoint: Checkpoint, folder: Path, prefix: str, also: Iter
     Raises:
         VersionRejected: there is such a file, or the folder may not be read.
     """
-    listed = {file["path"] for file in checkpoint["files"]} | set(also)
+    listed = {file["path"] for file in checkpoint["files"] if not prefix or role_of(file) in LOADED_ROLES} | set(also)
     try:
-        found = folder.rglob("*") if prefix else folder.iterdir()
         unlisted = sorted(
-            path.name for path in found if path.is_file() and prefix + path.relative_to(folder).as_posix() not in listed
+            path.name
+            for path in folder.rglob("*")
+            if path.is_file() and prefix + path.relative_to(folder).as_posix() not in listed
         )
     except OSError as error:
         raise _unreadable(name_of(checkpoint), folder, error) from error

@@ -20,6 +20,8 @@ WEIGHTS, TRAINING = "weights", "training"
 INDEX = "model.safetensors.index.json"
 SERVED_ROLES = frozenset({"weights", "tokenizer", "config"})
 """Roles of the files that an engine loads."""
+LOADED_ROLES = SERVED_ROLES | {"adapter", "delta"}
+"""Roles of the files that a worker loads or completes a version from."""
 
 _TRAINING_NAMES = ("optimizer.safetensors", "critic.safetensors", "adapter", "base")
 _TOKENIZER_WORDS = ("token", "template", "vocab", "merges", "tekken", "sentencepiece", ".jinja", "spiece")
