@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from waiting import TIMEOUT_S
 
-from stepstream.config import load
+from stepstream.config import SettingsError, load
 from stepstream.services.gateway.http.client import (
     ConnectionLost,
     HttpClient,
@@ -331,6 +331,28 @@ async def test_a_provider_is_called_through_the_proxy_of_the_settings_or_the_env
         up.origin = up.client.origin("http://model.test")
         assert (await up.call()).body == b"from the proxy"
         assert b"proxy-authorization: basic dxnlcjpzzwnyzxq=" in up.requests[0].lower()
+
+
+@pytest.mark.parametrize("text", ["proxy.test:3128", "10.0.0.1:3128", "[fd00::1]:3128", "u:p@proxy.test"])
+async def test_a_proxy_may_lack_its_scheme(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", text)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    async with serving() as up:
+        assert up.client.origin("https://model.test").proxy == f"http://{text}"
+
+
+@pytest.mark.parametrize("text", ["socks5://u:secret@proxy.test:1080", "proxy.test:port", "http://[fd00::1", "http://"])
+async def test_what_is_no_http_proxy_is_refused(text: str) -> None:
+    async with serving() as up:
+        up.client._proxy = text
+        with pytest.raises(SettingsError, match=r"gateway.proxy .* is no HTTP proxy") as error:
+            up.client.origin("https://model.test")
+        assert "secret" not in str(error.value)
+
+
+async def test_an_unreadable_file_of_authorities_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"ca.pem cannot be read"):
+        HttpClient(load({}).gateway.model_copy(update={"ca_file": tmp_path / "ca.pem"}))
 
 
 async def test_a_private_authority_is_trusted_if_the_settings_name_it(tmp_path: Path) -> None:

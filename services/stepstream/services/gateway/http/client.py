@@ -17,7 +17,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from stepstream.config import GatewaySettings
+from stepstream.config import GatewaySettings, SettingsError, masked
 
 CONNECT_S = 5.0
 """Timeout of a new connection."""
@@ -175,7 +175,10 @@ class HttpClient:
         self._proxy = settings.proxy.get_secret_value()
         tls = ssl.create_default_context()
         if settings.ca_file is not None:
-            tls.load_verify_locations(settings.ca_file)
+            try:
+                tls.load_verify_locations(settings.ca_file)
+            except OSError as error:  # its text does not name the file
+                raise SettingsError(f"gateway.ca_file {settings.ca_file} cannot be read: {error}") from None
         self._session = aiohttp.ClientSession(
             connector=_CheckedConnector(limit=0, keepalive_timeout=IDLE_S, ssl=tls),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.upstream_silence_s),
@@ -195,16 +198,19 @@ class HttpClient:
 
         Raises:
             ValueError: not an HTTP or HTTPS address.
+            SettingsError: the proxy is no HTTP proxy.
         """
         direct = Origin.of(url)
         parts = urlsplit(url)
         if _is_local(parts.hostname or ""):
             return direct
         if self._proxy:
-            return Origin(direct.url, self._proxy)
+            return Origin(direct.url, _proxy_address(self._proxy, "gateway.proxy"))
         proxies = getproxies()
-        proxy = None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme) or proxies.get("all")
-        return Origin(direct.url, proxy)
+        name = parts.scheme if proxies.get(parts.scheme) else "all"
+        if proxy_bypass(parts.netloc) or not proxies.get(name):
+            return direct
+        return Origin(direct.url, _proxy_address(proxies[name], f"{name.upper()}_PROXY"))
 
     async def call(
         self,
@@ -316,6 +322,23 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
+
+
+def _proxy_address(text: str, name: str) -> str:
+    """Return a proxy's address, which may lack its scheme, as in `HTTPS_PROXY=proxy:3128`.
+
+    Raises:
+        SettingsError: no HTTP proxy; `name` is the setting or variable that names it.
+    """
+    address = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(address)
+        is_proxy = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its port or its IPv6 address
+        is_proxy = False
+    if not is_proxy:
+        raise SettingsError(f"{name} {masked(address)} is no HTTP proxy: write http://host:port")
+    return address
 
 
 def _is_local(host: str) -> bool:
