@@ -132,11 +132,12 @@ async def test_a_reply_to_head_has_no_body() -> None:
         assert (await up.call("HEAD", None)).body == b""
 
 
-async def test_a_stream_comes_in_parts_and_its_connection_is_reused() -> None:
+@pytest.mark.parametrize("kind", [b"text/event-stream", b"Text/Event-Stream; charset=utf-8"])
+async def test_a_stream_comes_in_parts_and_its_connection_is_reused(kind: bytes) -> None:
     resume = asyncio.Event()
 
     async def stream(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(CHUNKED + b"3\r\none\r\n")
+        writer.write(CHUNKED.replace(b"text/event-stream", kind) + b"3\r\none\r\n")
         await resume.wait()
         writer.write(b"3\r\ntwo\r\n0\r\n\r\n")
 

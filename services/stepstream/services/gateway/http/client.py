@@ -240,7 +240,7 @@ class HttpClient:
                 name = name.lower()
                 if name not in _NOT_RETURNED:
                     returned.append((name, value))
-                is_stream |= name == b"content-type" and value.startswith(b"text/event-stream")
+                is_stream |= name == b"content-type" and value.lower().startswith(b"text/event-stream")
             if not is_stream or response.status >= 400 or method == "HEAD":
                 return Reply(response.status, returned, await self._whole(response), upstream)
             stream = Stream(response, self._limit)
