@@ -19,6 +19,7 @@ from stepstream.services.inference.llama import Llama, LlamaWeights
 from stepstream.services.inference.torch_engine import TorchEngine
 
 PROMPT = [3, 4, 5]
+_FAULT = "malformed|cannot be read|do not fit|differs"
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +121,34 @@ async def test_a_version_with_an_infinite_logit_after_a_smoke_prompt_is_refused(
         await engine.load(untied[2], 2)
     assert engine.version == (1 if is_refused else 2)
     await engine.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_attention_heads": 0},
+        {"max_position_embeddings": "64"},
+        {"rms_norm_eps": "small"},
+        {"num_hidden_layers": 1.5},
+        {"vocab_size": [3]},
+        {"rope_parameters": 5},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_a_malformed_configuration_is_refused_and_the_served_version_stays(
+    change: dict[str, object], draining: TorchEngine, folders: dict[int, Path], tmp_path: Path
+) -> None:
+    """Any other error would end the worker, and each of its restarts."""
+    folder = shutil.copytree(folders[2], tmp_path / "other")
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(CheckpointRefusedError, match=_FAULT):
+        await draining.load(folder, 2)
+    assert draining.version == 1
+    first = TorchEngine(4, 64, 1)
+    try:
+        with pytest.raises(CheckpointRefusedError, match=_FAULT):
+            await first.load(folder, 2)
+        await first.load(folders[2], 2)
+    finally:
+        await first.close()

@@ -132,6 +132,35 @@ def test_a_malformed_header_is_refused(tmp_path: Path, header: bytes) -> None:
         read_weights(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [2, -2], "data_offsets": [0, 16]},
+        {"dtype": "BF16", "shape": [4], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [2, 2], "data_offsets": [-16, 0]},
+        {"dtype": "F32", "shape": [2.0, 2], "data_offsets": [0, 16]},
+        {"dtype": [], "shape": [4], "data_offsets": [0, 16]},
+    ],
+    ids=["larger than the file", "negative", "other type", "before the data", "fraction", "no type"],
+)
+def test_a_tensor_whose_shape_is_not_that_of_its_bytes_is_refused(tmp_path: Path, entry: dict[str, object]) -> None:
+    """Else the check of its values would end the worker, or look at other bytes than the engine."""
+    header = json.dumps({"y": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}, "x": entry}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    with pytest.raises(CheckpointRefusedError, match="weights cannot be read"):
+        read_weights(tmp_path)
+
+
+def test_a_header_above_the_format_s_limit_is_not_read(tmp_path: Path) -> None:
+    length = 100 * 10**6 + 1
+    with (tmp_path / "model.safetensors").open("wb") as out:
+        out.write(length.to_bytes(8, "little") + b"{}")
+        out.truncate(8 + length)
+    with pytest.raises(CheckpointRefusedError, match="its header would have 100000001 bytes"):
+        read_weights(tmp_path)
+
+
 def test_the_index_of_other_weights_says_nothing_about_adapters(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "v", {"a.safetensors": {"x": torch.ones(2)}})
     save_file({"y": torch.full((2,), float("nan"))}, folder / "adapter_model.safetensors")

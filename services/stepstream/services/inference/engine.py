@@ -12,7 +12,8 @@ One test suite checks both implementations, `torch_engine` and `vllm_engine`:
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -34,6 +35,17 @@ class NoValueError(Exception):
 
 class CheckpointRefusedError(Exception):
     """The checkpoint cannot be served; the message has the reason. The engine keeps its current version."""
+
+
+@contextmanager
+def malformed_as_refused(folder: Path) -> Iterator[None]:
+    """Raise what else fails in reading and checking a version as its refusal: any other error ends the worker."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise CheckpointRefusedError(f"{folder}: a file is malformed: {error!r}") from error
+    except MemoryError as error:
+        raise CheckpointRefusedError(f"{folder}: this machine's memory cannot hold it") from error
 
 
 class StopCondition(Protocol):

@@ -20,6 +20,7 @@ from stepstream.services.inference.engine import (
     NoValueError,
     SamplingParams,
     TokenChunk,
+    malformed_as_refused,
 )
 from stepstream.services.inference.llama import Llama, LlamaWeights
 from stepstream.services.inference.weight_files import check_same_shapes
@@ -95,14 +96,7 @@ class TorchEngine(Engine):
 
     async def load(self, folder: Path, version: int) -> None:
         """Read the checkpoint beside the running batch; swap it in between two tokens, or once the batch is empty."""
-        weights = await asyncio.to_thread(LlamaWeights, folder, self._device)
-        if self._weights is not None:
-            check_same_shapes(folder, weights.entries, self._weights.entries)
-            if weights.shape != self._weights.shape:
-                raise CheckpointRefusedError(
-                    f"{folder}: its config.json differs from the served version's; start a new worker for it"
-                )
-        await asyncio.to_thread(_smoke_test, folder, weights, self._smoke_prompts)
+        weights = await asyncio.to_thread(self._checked, folder)
         swapped: asyncio.Future[None] = self._loop.create_future()
         with self._wake:
             self._check_alive()
@@ -155,6 +149,19 @@ class TorchEngine(Engine):
             self._closing = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
+
+    def _checked(self, folder: Path) -> LlamaWeights:
+        """Read and compute a version beside the running batch; raises CheckpointRefusedError if it cannot serve."""
+        with malformed_as_refused(folder):
+            weights = LlamaWeights(folder, self._device)
+            if self._weights is not None:
+                check_same_shapes(folder, weights.entries, self._weights.entries)
+                if weights.shape != self._weights.shape:
+                    raise CheckpointRefusedError(
+                        f"{folder}: its config.json differs from the served version's; start a new worker for it"
+                    )
+            _smoke_test(folder, weights, self._smoke_prompts)
+        return weights
 
     def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
         if self._weights is None:

@@ -24,6 +24,7 @@ from stepstream.services.inference.engine import (
     SamplingParams,
     TokenChunk,
     VersionSpan,
+    malformed_as_refused,
 )
 from stepstream.services.inference.model_config import check_same_config, read_config
 from stepstream.services.inference.vllm_process import URL, VllmProcess
@@ -166,15 +167,17 @@ class VllmEngine(Engine):
         Raises:
             CheckpointRefusedError: it cannot.
         """
-        tensors, tokenizer, config = read_weights(folder), _digests(folder), read_config(folder)
-        if self._tensors:
-            check_same_shapes(folder, tensors, self._tensors)
-            if tokenizer != self._tokenizer:
-                raise CheckpointRefusedError(
-                    f"{folder}: its tokenizer or template differs from the served version's; start a new worker for it"
-                )
-            check_same_config(folder, config, self._config)
-        check_finite(folder, tensors)
+        with malformed_as_refused(folder):
+            tensors, tokenizer, config = read_weights(folder), _digests(folder), read_config(folder)
+            if self._tensors:
+                check_same_shapes(folder, tensors, self._tensors)
+                if tokenizer != self._tokenizer:
+                    raise CheckpointRefusedError(
+                        f"{folder}: its tokenizer or template differs from the served version's; start a new worker "
+                        "for it"
+                    )
+                check_same_config(folder, config, self._config)
+            check_finite(folder, tensors)
         return tensors, tokenizer, config
 
     async def _start(self, folder: Path, version: int) -> None:
@@ -296,9 +299,10 @@ def _chunk(reply: Mapping[str, Any], params: SamplingParams, mask: SamplingMask 
 
 
 def _check_adapters(folder: Path, base: dict[str, TensorEntry]) -> None:
-    adapters = read_weights(folder, single="adapter_model.safetensors")
-    check_adapters_fit(folder, adapters, base)
-    check_finite(folder, adapters)
+    with malformed_as_refused(folder):
+        adapters = read_weights(folder, single="adapter_model.safetensors")
+        check_adapters_fit(folder, adapters, base)
+        check_finite(folder, adapters)
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -26,6 +26,15 @@ _EXPONENTS: dict[str, tuple[str, int]] = {
     "F8_E4M3": ("|u1", 0x7F),
 }
 """Integer view and exponent mask of each float format; a NaN or infinite value has all bits of the mask."""
+_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E5M2", "F8_E4M3", "I8", "U8", "BOOL"), 1),
+}
+"""Bytes of a value. Engines read no tensors of other formats, or check these themselves."""
+_MAX_HEADER = 100_000_000
+"""Bytes; the safetensors library has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +154,12 @@ def _index(folder: Path) -> dict[str, str]:
 
 
 def _entries(file: Path) -> Iterator[tuple[str, TensorEntry]]:
-    """Yield the tensors in a file's header; raises ValueError if the file is cut."""
+    """Yield the tensors in a file's header; raises ValueError if the file is cut, or a shape is not its bytes'."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
+        if length > _MAX_HEADER:
+            raise ValueError(f"{file.name} is not a safetensors file: its header would have {length} bytes")
         if not 0 < length <= size - 8:
             raise ValueError(f"{file.name} has {size} bytes, its header needs {length + 8}")
         header: dict[str, Any] = json.loads(stream.read(length))
@@ -158,8 +169,12 @@ def _entries(file: Path) -> Iterator[tuple[str, TensorEntry]]:
     if data + needed != size:
         raise ValueError(f"{file.name} has {size} bytes, its header describes {data + needed}")
     for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        yield name, TensorEntry(file, entry["dtype"], tuple(entry["shape"]), data + start, data + end)
+        (start, end), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), entry["dtype"]
+        is_counted = all(type(number) is int and number >= 0 for number in (start, end, *shape))
+        expected = _BYTES.get(dtype, 0) * _count(shape)
+        if not is_counted or start > end or (dtype in _BYTES and end - start != expected):
+            raise ValueError(f"{name} of the shape {shape} in {dtype} has the bytes {start} to {end}")
+        yield name, TensorEntry(file, dtype, shape, data + start, data + end)
 
 
 def _count(shape: tuple[int, ...]) -> int:
