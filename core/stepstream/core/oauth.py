@@ -3,8 +3,8 @@
 import base64
 import threading
 import time
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Protocol
 from urllib.parse import quote, urlencode
 
@@ -12,6 +12,7 @@ import orjson
 from pydantic import SecretStr
 
 from stepstream.config import SettingsError, variable
+from stepstream.core.no_redirects import open_request
 from stepstream.core.tls import client_context
 
 _TIMEOUT_S = 10.0
@@ -99,10 +100,10 @@ class TokenSource:
             {"Authorization": "Basic " + base64.b64encode(user_info.encode()).decode(), "Accept": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._context) as response:
+            with open_request(request, _TIMEOUT_S, self._context) as response:
                 answer = orjson.loads(response.read())
             return str(answer["access_token"]), float(answer.get("expires_in", _DEFAULT_LIFE_S))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             reason = getattr(error, "reason", error)
             raise TokenRefused(
                 f"{config.oauth_token_url} gave no token for client '{config.oauth_client_id}' ({reason}): check "

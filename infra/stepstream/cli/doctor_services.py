@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from stepstream.config import Settings, SettingsError, masked
 from stepstream.config.secrets import store_credentials
+from stepstream.core.no_redirects import open_request
 from stepstream.embedded.addresses import VARIABLES
 from stepstream.embedded.ready import store_context
 
@@ -149,17 +150,8 @@ def _query(settings: Settings, query: str) -> str:
         f"{settings.clickhouse.url}/?query={quote(query + ' FORMAT TSV', safe='()')}",
         headers={name: value for name, value in credentials.items() if value},
     )
-    tls = urllib.request.HTTPSHandler(context=store_context(clickhouse))
-    opener = urllib.request.build_opener(_NoRedirects(), tls)
-    with opener.open(request, timeout=_TIMEOUT_S) as response:
-        return bytes(response.read()).decode().strip()
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error: following it would send the password to another host."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Follow no redirect."""
+    with open_request(request, _TIMEOUT_S, store_context(clickhouse)) as response:
+        return response.read().decode().strip()
 
 
 def _unreachable(part: str, settings: Settings, address: str, reason: str) -> Finding:
