@@ -3,10 +3,10 @@
 import logging
 import socket
 import ssl
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from functools import cached_property
+from http.client import HTTPException
 from typing import Protocol
 
 from confluent_kafka import KafkaException
@@ -142,7 +142,7 @@ def _answers(url: str, contains: str, context: ssl.SSLContext | None = None) -> 
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=context) as response:
             return response.status == 200 and (not contains or contains in response.read().decode(errors="replace"))
-    except (OSError, urllib.error.HTTPError, ValueError):
+    except (OSError, HTTPException, ValueError):
         return False
 
 
