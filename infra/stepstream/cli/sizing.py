@@ -117,7 +117,7 @@ def _gateways(fleet: Fleet) -> Figure:
     by_connections = math.ceil(fleet.agents / fleet.connections)
     reason = (
         f"{fleet.steps_per_s:g} calls/s × {HEADROOM:g} over {_GATEWAY_CALLS:,.0f} streamed calls a core "
-        f"(gateway.md, 9ce80ac); {fleet.agents:,} agents over {fleet.connections:,} connections (http.connections)"
+        f"(gateway.md, e413cfcc); {fleet.agents:,} agents over {fleet.connections:,} connections (http.connections)"
     )
     return Figure("gateway", max(1, by_rate, by_connections), "processes", reason)
 
