@@ -27,7 +27,11 @@ async def served(tokenizer: ChatTokenizer) -> Served:
         ({"messages": []}, "messages"),
         ({"messages": None}, "messages"),
         ({"messages": [{"role": "king", "content": ""}]}, "messages[0]"),
+        ({"messages": [{"role": ["user"], "content": ""}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0]"),
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0]"),
+        ({"messages": [{"role": "assistant", "function_call": {"name": "get", "arguments": "{}"}}]}, "messages[0]"),
+        ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "get"}}]}]}, "messages[0]"),
         (
@@ -64,6 +68,7 @@ async def served(tokenizer: ChatTokenizer) -> Served:
         ({"stepstream_prefix": {"token_ids": [], "messages": 1}}, "stepstream_prefix"),
         ({"model": 7}, "model"),
         ({"stream_options": "all"}, "stream_options"),
+        ({"stream_options": {"include_usage": True, "continuous_usage_stats": True}}, "stream_options"),
     ],
 )
 async def test_the_error_names_the_invalid_field(served: Served, fields: dict[str, Any], named: str) -> None:

@@ -7,8 +7,10 @@ import orjson
 from stepstream.services.inference.chat_template import Message
 from stepstream.services.inference.request_fields import RequestError
 
-_ROLES = {"system", "developer", "user", "assistant", "tool"}
+_ROLES = ("assistant", "developer", "system", "tool", "user")
 _PASSED_ON = ("tool_call_id", "name", "reasoning_content", "reasoning")
+_REFUSED = ("function_call", "audio")
+"""Fields with a part of the conversation that no template of these models renders."""
 
 
 def read_messages(messages: Any) -> list[Message]:
@@ -22,14 +24,19 @@ def _message(index: int, message: Any) -> Message:
     """Return a message in the form of chat templates: content as text, a call's arguments as an object."""
     param = f"messages[{index}]"
     if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        raise RequestError(400, f"{param}: 'role' must be one of {', '.join(sorted(_ROLES))}", param=param)
+        raise RequestError(400, f"{param}: 'role' must be one of {', '.join(_ROLES)}", param=param)
+    for name in _REFUSED:
+        if message.get(name):
+            raise RequestError(400, f"{param}: '{name}' is not supported: send text and 'tool_calls'", param=param)
     role, content = message["role"], message.get("content")
     if isinstance(content, list):
         try:
             content = "".join(part["text"] for part in content)
         except (TypeError, KeyError) as error:
             raise RequestError(400, f"{param}: only text content is supported", param=param) from error
-    calls = message.get("tool_calls")
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise RequestError(400, f"{param}: 'tool_calls' must be a list", param=param)
     if not isinstance(content, str) and not (content is None and role == "assistant"):
         raise RequestError(400, f"{param}: 'content' must be text", param=param)
     if role == "developer":

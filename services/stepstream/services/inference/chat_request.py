@@ -204,6 +204,9 @@ def _stop(stop: Any) -> tuple[str, ...]:
 def _include_usage(options: Any) -> bool:
     if not isinstance(options, dict | None):
         raise RequestError(400, "'stream_options' must be an object", param="stream_options")
+    for name, value in (options or {}).items():
+        if value and name != "include_usage":
+            raise RequestError(400, f"'{name}' of 'stream_options' is not supported", param="stream_options")
     return bool((options or {}).get("include_usage"))
 
 
