@@ -196,6 +196,15 @@ def test_headers_are_ascii_and_the_gateway_accepts_them(sink: sdk.MemorySink, ca
     assert caplog.text.count("no header for") == 2
 
 
+def test_spaces_at_the_ends_of_a_name_reach_the_gateway(sink: sdk.MemorySink) -> None:
+    with sdk.trajectory("2 + 2? ", user=" ", trajectory_id=" a b") as t:
+        headers = t.headers()
+    # HTTP clients refuse such values, or remove the spaces.
+    assert all(value == value.strip() != "" for value in headers.values())
+    identity = identify([(k.encode(), v.encode()) for k, v in headers.items()], GatewaySettings())
+    assert (identity.trajectory_id, identity.task_id, identity.user) == (" a b", "2 + 2? ", " ")
+
+
 def test_further_sampling_parameters_are_recorded(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
     with sdk.trajectory("task") as t:
         with t.step("q", temperature=0.7, sampling={"top_k": 20, "constraint": "regex", "temperature": 0.1}) as s:
