@@ -58,6 +58,27 @@ def test_a_model_that_cannot_work_has_a_fault(fields: dict[str, Any], check: str
     assert levels(folder)[check] == "fault"
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "check"),
+    [
+        ("config.json", "{", "learner"),
+        ("config.json", "[]", "learner"),
+        ("config.json", '{"model_type": 5}', "learner"),
+        ("generation_config.json", "{", "template"),
+        ("generation_config.json", "[]", "template"),
+        ("tokenizer_config.json", "[]", "template"),
+        ("tokenizer.json", "", "template"),
+        ("model.safetensors.index.json", "{}", "weights"),
+    ],
+)
+def test_a_malformed_or_missing_file_is_a_fault_and_no_error(
+    file: str, content: str, check: str, tmp_path: Path
+) -> None:
+    folder = model(tmp_path, "llama", "llama3")
+    (folder / file).write_text(content)
+    assert levels(folder)[check] == "fault"
+
+
 def test_attention_caps_and_missing_weights_are_named(tmp_path: Path) -> None:
     folder = model(tmp_path, "gemma2", "gemma")
     assert levels(folder)["learner"] == "note"

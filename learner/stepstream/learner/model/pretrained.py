@@ -63,9 +63,10 @@ def config_of(folder: Path) -> Any:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise CannotTrain(f"{folder}: its config.json cannot be used: {str(error).splitlines()[0]}") from None
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CannotTrain(f"{folder}: its config.json cannot be used: {reason}") from None
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise CannotTrain(f"{folder}: '{config.model_type}' is not a causal language model that transformers knows")
     if getattr(config, "quantization_config", None) is not None:

@@ -11,7 +11,7 @@ from stepstream.learner.model.memory_plan import plan_memory
 from stepstream.learner.model.model_shape import shape_of
 from stepstream.learner.model.pretrained import CannotTrain, config_of
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer, TemplateError
-from stepstream.services.inference.engine import CheckpointRefusedError
+from stepstream.services.inference.engine import CheckpointRefusedError, malformed_as_refused
 from stepstream.services.inference.llama import LlamaShape
 from stepstream.services.inference.template_check import (
     CITY,
@@ -45,8 +45,7 @@ def check_model(path: Path, *, parsers: bool) -> list[Finding]:
 
 
 def _learner(folder: Path) -> Finding:
-    config = json.loads((folder / "config.json").read_bytes()) if (folder / "config.json").exists() else {}
-    if config.get("auto_map"):
+    if _needs_code(folder):
         return Finding("learner", "fault", "the model needs Python code from its folder, which is not run")
     try:
         known = config_of(folder)
@@ -59,9 +58,17 @@ def _learner(folder: Path) -> Finding:
     return Finding("learner", "ok", f"{known.model_type}{more}, {known.max_position_embeddings} tokens")
 
 
+def _needs_code(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / "config.json").read_bytes()).get("auto_map"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def _torch_engine(folder: Path) -> Finding:
     try:
-        LlamaShape.read(folder)
+        with malformed_as_refused(folder):
+            LlamaShape.read(folder)
     except CheckpointRefusedError as error:
         return Finding("torch engine", "note", str(error))
     return Finding("torch engine", "ok", "runs this architecture, as vLLM does")
