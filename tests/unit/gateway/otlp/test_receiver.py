@@ -297,6 +297,32 @@ async def test_an_attribute_of_another_type_affects_no_other_span(name: str, odd
     assert [record.topic for record in kafka.records] == ["steps"] * 3 + ([] if refused else ["open-traces"])
 
 
+@pytest.mark.parametrize("name", ["gen_ai.input.messages", "gen_ai.output.messages"])
+async def test_a_trace_that_cannot_be_assembled_affects_no_other_trace(name: str) -> None:
+    kafka = Kafka()
+    request = recorded_requests("openinference", as_json=True)[0]
+    export = orjson.loads(request.body)
+    deep = "[" * 300 + "]" * 300  # orjson reads it, and cannot write it
+    values = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", name: deep}
+    attributes = [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
+    span = {"traceId": "ab" * 16, "spanId": "b7ad6b7169203331", "endTimeUnixNano": "2", "attributes": attributes}
+    export["resourceSpans"].append({"scopeSpans": [{"spans": [span]}]})
+    reply = await post(receiver(kafka), request.path, request.headers, orjson.dumps(export))
+    assert reply.status == 200
+    # In the topic of open traces it becomes a dead letter.
+    assert [record.topic for record in kafka.records] == ["steps"] * 3 + ["open-traces"]
+
+
+@pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs"])
+@pytest.mark.parametrize("levels", [400, 900, 100_000])
+async def test_json_that_is_nested_too_deeply_is_refused(path: str, levels: int) -> None:
+    name = path.removeprefix("/v1/").replace("traces", "spans").title()
+    value = b'{"arrayValue":{"values":[' * (levels // 3) + b"]}}" * (levels // 3)
+    body = b'{"resource%b":[{"resource":{"attributes":[{"key":"a","value":%b}]}}]}' % (name.encode(), value)
+    reply = await post(receiver(Kafka()), path, {"content-type": "application/json"}, body)
+    assert reply.status == 400
+
+
 async def test_a_log_record_without_its_span_is_rejected() -> None:
     kafka = Kafka()
     export = {

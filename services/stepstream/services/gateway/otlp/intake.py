@@ -2,6 +2,7 @@
 An incomplete trace goes to the topic of open traces, under its own key, until it is complete.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,8 @@ from stepstream.services.gateway.otlp.wire import Signal, split_entries
 from stepstream.topics.catalogue import OPEN_TRACES
 from stepstream.topics.events import new_trace_export
 from stepstream.topics.ids import new_event_id
+
+log = logging.getLogger(__name__)
 
 _CONSENT = "stepstream.consent"
 _NO_SUBJECT = (
@@ -93,10 +96,11 @@ class Intake:
                     result.records += plain
                     continue
                 trace = _trace_of(gathered)
-            if trace.is_complete() and _has_call(trace):
-                result.records += self._assembler.records(trace, defaults)
-            else:
+            records = self._records(trace, defaults) if trace.is_complete() and _has_call(trace) else None
+            if records is None:
                 open_ids.append(trace_id)
+            else:
+                result.records += records
         if open_ids:
             parts = yield from split_traces(request, set(open_ids))
             result.open_traces = parts.keys()
@@ -107,24 +111,35 @@ class Intake:
         """Return the records of an export of log records; those with a span wait for its trace."""
         result = IntakeResult()
         open_ids: set[str] = set()
-        for log in logs_of(request):
+        for record in logs_of(request):
             yield
-            if log.trace_id and log.span_id:
-                open_ids.add(log.trace_id)
-            elif log.name == EVALUATION:
-                single = Trace(log.trace_id)
-                single.add_log(log)
+            if record.trace_id and record.span_id:
+                open_ids.add(record.trace_id)
+            elif record.name == EVALUATION:
+                single = Trace(record.trace_id)
+                single.add_log(record)
                 records = self._assembler.records(single, defaults)
                 result.records += records
                 if not records:
                     result.reject(_NO_SUBJECT)
             else:
-                result.reject(f"{log.name} has no trace and span: record it while the span of its call is active")
+                result.reject(f"{record.name} has no trace and span: record it while the span of its call is active")
         if open_ids:
             parts = yield from split_logs(request, open_ids)
             result.open_traces = parts.keys()
             result.records += self._parts("logs", parts, defaults, now_us)
         return result
+
+    def _records(self, trace: Trace, defaults: Defaults) -> list[AssembledRecord] | None:
+        """Return the records of a complete trace; None: it cannot be assembled, and becomes a dead letter if sent on.
+
+        The other traces of its request are no worse for it.
+        """
+        try:
+            return self._assembler.records(trace, defaults)
+        except Exception:
+            log.exception("cannot assemble trace %s", trace.trace_id)
+            return None
 
     def _parts(
         self, signal: Signal, parts: dict[str, bytes], defaults: Defaults, now_us: int

@@ -251,6 +251,8 @@ def _parse_json(body: bytes, request: Any, *levels: str) -> Work[None]:
         yield from _fill(raw, request, levels)
     except (AttributeError, TypeError, orjson.JSONDecodeError, ParseError, ValueError) as error:
         raise BadRequest(f"the body is no OTLP request: {error}") from None
+    except RecursionError:
+        raise BadRequest("the body is no OTLP request: it is nested too deeply") from None
 
 
 def _fill(raw: dict[str, Any], message: Any, levels: Sequence[str]) -> Work[None]:
