@@ -41,7 +41,7 @@ def _is_valid(name: str, value: str) -> bool:
 
 
 def _header(name: str, value: str) -> tuple[str, str]:
-    """Return a header that every client sends unchanged: RFC 8187 encodes values beyond ASCII, and spaces at the ends."""
+    """Return a header that every client sends: values beyond ASCII, or with spaces at their ends, by RFC 8187."""
     if value.isascii() and value == value.strip():
         return f"x-stepstream-{name}", value
     return f"x-stepstream-{name}*", "UTF-8''" + quote(value, safe="")
