@@ -38,10 +38,14 @@ def publish(source: str, model: str | None, from_start: bool, as_json: bool) -> 
     from stepstream.learner.model.checkpoint import CheckpointFault
     from stepstream.learner.model.pretrained import CannotTrain, model_folder
     from stepstream.learner.publish import publish_root
+    from stepstream.versions.layout import is_inside
 
+    name = model or load().learner.model
+    if not is_inside(name):
+        raise click.ClickException(f"the name '{name}' leaves the folder of versions: give one without '..' and '//'")
     try:
         with model_folder(source) as folder, _log() as settings:
-            checkpoint = publish_root(settings, folder, model or settings.learner.model, from_start=from_start)
+            checkpoint = publish_root(settings, folder, name, from_start=from_start)
     except (CannotTrain, CheckpointFault) as error:
         raise click.ClickException(str(error)) from None
     row = _row(checkpoint)

@@ -101,7 +101,7 @@ def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bo
                 model,
                 lambda version: _checkpoint(settings, model, version, event_id, uri, files, start),
             )
-        if target.parent.parent == _upload_folder(settings):
+        if target.is_relative_to(_upload_folder(settings)):
             shutil.rmtree(target, ignore_errors=True)
     return checkpoint
 
@@ -206,9 +206,9 @@ def publish_version(
         if shared is not None and (outcome := shared.put(version, event_id, folder / WEIGHTS)):
             SHARED.labels(outcome).inc()
         announce(producer, checkpoint, stop)
-    if parent_folder.parent.parent in (_kept_folder(settings), _upload_folder(settings)):
+    if any(parent_folder.is_relative_to(own) for own in (_kept_folder(settings), _upload_folder(settings))):
         shutil.rmtree(parent_folder, ignore_errors=True)
-    if published != folder and published.parent.parent == _upload_folder(settings):
+    if published != folder and published.is_relative_to(_upload_folder(settings)):
         shutil.rmtree(published, ignore_errors=True)
     return checkpoint, folder
 

@@ -56,13 +56,13 @@ def test_the_cache_loses_what_no_track_serves_and_is_not_recent(tmp_path: Path) 
     served = source(tmp_path, serves_adapters=False)
     folders = []
     for number in range(12):
-        one = folder(tmp_path, str(number))
+        one = folder(tmp_path, f"{number}.files")
         folders.append(one)
         with patch.object(version_source, "fetch_version", lambda *_, one=one, **__: one):
             files = served.fetch(checkpoint(number + 1))
         if number == 0:
             served.hold("stable", files)
-    assert [one.name for one in folders if one.exists()] == ["0", "4", "5", "6", "7", "8", "9", "10", "11"]
+    assert [one.stem for one in folders if one.exists()] == ["0", "4", "5", "6", "7", "8", "9", "10", "11"]
 
 
 def test_a_rejected_version_is_refused_with_the_reason(tmp_path: Path) -> None:

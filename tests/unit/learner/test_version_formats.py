@@ -85,6 +85,14 @@ def test_a_store_s_versions_leave_one_local_copy_for_the_next(form: str, tmp_pat
     ]
 
 
+def test_a_store_s_versions_of_a_model_whose_name_has_a_slash_leave_one_local_copy_too(tmp_path: Path) -> None:
+    lineage = Lineage(tmp_path, checkpoints=f"memory://{tmp_path.name}-slash/staged")
+    lineage.base["model"] = "org/name"
+    for _ in range(3):
+        lineage.publish()
+    assert list((tmp_path / "data/version-cache/learner/upload/org/name").glob("[0-9]*")) == [lineage.folder]
+
+
 def test_the_cache_of_versions_stays_below_its_limit_and_keeps_what_is_used(tmp_path: Path) -> None:
     lineage = Lineage(
         tmp_path, version_format="delta", checkpoints=f"memory://{tmp_path.name}/limit", version_cache_bytes=0

@@ -185,6 +185,18 @@ def test_the_cache_keeps_what_is_in_use_and_was_used_last(tmp_path: Path) -> Non
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["0.files", "3.files"]
 
 
+def test_the_cache_of_a_model_whose_name_has_a_slash_stays_below_its_limit(tmp_path: Path) -> None:
+    for number in range(3):
+        checkpoint = version_in(tmp_path / str(number))
+        checkpoint |= {"model": "org/name", "version": number, "uri": f"memory://slash/{number}"}
+        upload(tmp_path / str(number), checkpoint["uri"])
+        folder = fetch(checkpoint, tmp_path / "cache")
+        os.utime(folder.parent, (number, number))
+        prune_cache(tmp_path / "cache", 1, [folder])
+    assert len(list((tmp_path / "cache/org/name").iterdir())) == 1
+    assert folder.is_dir()
+
+
 def test_a_removed_version_is_rejected(tmp_path: Path) -> None:
     checkpoint = version_in(tmp_path / "m")
     checkpoint |= {"removed_at_us": 5, "removal_reason": "retention"}

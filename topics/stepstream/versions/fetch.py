@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, get_args
 
 from stepstream.core.object_store import local_path, open_file
 from stepstream.topics.events import Checkpoint, CheckpointFile
@@ -29,6 +30,10 @@ from stepstream.versions.signing import signed_bytes
 
 Lookup = Callable[[str, int], Checkpoint | None]
 """Returns the event of a model's version; None: it was never published."""
+
+Kind = Literal["files", "complete", "whole", "linked"]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Suffixes of the cache's folders."""
 
 _CHUNK = 1 << 20
 _BESIDE_WEIGHTS = frozenset({"tokenizer", "config"})
@@ -152,7 +157,9 @@ def _whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> Path:
 
 def prune_cache(cache_folder: Path, limit_bytes: int, keep: Collection[Path]) -> None:
     """Remove the folders that were used longest ago until the cache fits its limit, except those to keep."""
-    prune_folders(cache_folder.glob("*/*"), limit_bytes, keep)
+    # A model's name may have slashes, so that its versions lie deeper; unfinished ones have a prefix and a suffix.
+    found = {folder for kind in _KINDS for folder in cache_folder.rglob(f"*.{kind}*")}
+    prune_folders(sorted(found), limit_bytes, keep)
 
 
 def prune_folders(folders: Iterable[Path], limit_bytes: int, keep: Collection[Path]) -> None:
@@ -279,7 +286,7 @@ def _linked(checkpoint: Checkpoint, folder: Path, files: Iterable[CheckpointFile
     return target
 
 
-def _target(checkpoint: Checkpoint, cache_folder: Path, kind: str) -> Path:
+def _target(checkpoint: Checkpoint, cache_folder: Path, kind: Kind) -> Path:
     identity = hashlib.sha256(signed_bytes(checkpoint)).hexdigest()[:12]
     return cache_folder / checkpoint["model"] / f"{checkpoint['version']}-{identity}.{kind}"
 

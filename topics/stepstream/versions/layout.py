@@ -85,8 +85,12 @@ def role_of_path(path: str) -> str:
 
 def is_safe(path: str) -> bool:
     """Return True if a file's path stays below the version's folder on every system."""
-    parts = path.split("/")
-    return not any(part in ("", ".", "..") for part in parts) and not any(char in path for char in "\\:\0")
+    return is_inside(path) and not any(char in path for char in "\\:")
+
+
+def is_inside(name: str) -> bool:
+    """Return True if a folder of this name, as a model's, stays below its parent on this machine."""
+    return not any(part in ("", ".", "..") for part in name.split("/")) and "\0" not in name
 
 
 def check_paths(checkpoint: Checkpoint) -> None:
