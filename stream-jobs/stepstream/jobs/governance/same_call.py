@@ -16,6 +16,7 @@ from typing import NamedTuple
 from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.state import CALL, DAY_US, day, trajectory_digest
 from stepstream.jobs.runtime.state import Changes
+from stepstream.topics.call_names import is_response_name
 from stepstream.topics.events import Consent, Feedback, Step, new_feedback, new_message
 from stepstream.topics.ids import derived_id
 
@@ -28,7 +29,6 @@ WITHHELD = -1
 _RECORD = struct.Struct(">Bi16s")
 _POORER, _ANALYSE = 1, 2
 """Bits of a saved record: it is of OpenTelemetry; its consent is `analyse`. Earlier releases saved the first only."""
-_RESPONSE = "response:"
 _SEVERAL = _RECORD.pack(4, 0, bytes(16))
 """Value of a response's id that several calls have, as a constant of a server: it names none of them."""
 
@@ -61,7 +61,7 @@ def add_record(step: Step, index: int, changes: Changes) -> None:
     bits = _POORER * is_poorer(step) | _ANALYSE * (step["consent"] == "analyse")
     value = _RECORD.pack(bits, index, uuid.UUID(step["event_id"]).bytes)
     for name, keys in zip(step["call_ids"], _keys(step, (0, -_APART_US, _APART_US)), strict=True):
-        is_shared = name.startswith(_RESPONSE) and any(changes.get(key) not in (None, value) for key in keys)
+        is_shared = is_response_name(name) and any(changes.get(key) not in (None, value) for key in keys)
         changes.put(keys[0], _SEVERAL if is_shared else value)
 
 

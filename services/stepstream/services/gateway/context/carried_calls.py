@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stepstream.services.gateway.context.slot_file import SlotFile
+from stepstream.topics.call_names import is_response_name, response_name, span_name
 
 FILE = "carried-calls-1"
 SLOTS = 1 << 18
@@ -18,7 +19,6 @@ _ID_BYTES = 64
 _VALUE = struct.Struct(f"<i{_ID_BYTES}s")
 LEAST_ID = 16
 """Characters of a response's id that may be unique; servers without ids often send a constant."""
-_RESPONSE = "response:"
 _SEVERAL = _VALUE.pack(-1, b"")
 """Value of an id that several calls have: it names none of them."""
 
@@ -43,8 +43,8 @@ def call_ids(response_id: str, trace_id: str, *span_ids: str) -> list[str]:
         trace_id: empty: unknown.
         span_ids: spans of the call, as of the client's request.
     """
-    names = [_RESPONSE + response_id] if len(response_id) >= LEAST_ID else []
-    return names + [f"span:{trace_id}/{span_id}" for span_id in span_ids if trace_id and span_id]
+    names = [response_name(response_id)] if len(response_id) >= LEAST_ID else []
+    return names + [span_name(trace_id, span_id) for span_id in span_ids if trace_id and span_id]
 
 
 class CarriedCalls:
@@ -63,7 +63,7 @@ class CarriedCalls:
         if len(encoded) <= _ID_BYTES:
             value = _VALUE.pack(step_index, encoded)
             for name in names:
-                self._file.put(_key(tenant, name), value, _SEVERAL if name.startswith(_RESPONSE) else None)
+                self._file.put(_key(tenant, name), value, _SEVERAL if is_response_name(name) else None)
 
     def is_empty(self) -> bool:
         """Return True if no gateway of this folder has recorded a call."""
