@@ -1,4 +1,8 @@
-"""The questions of a dashboard, as a query of each design. `live` ones are asked every few seconds."""
+"""The questions of a dashboard, as a query of each design. `live` ones are asked every few seconds.
+
+Each generated trajectory has an outcome, and none is a time-out. So `success` alone is the outcome here, as the score
+`outcome` is in the other designs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

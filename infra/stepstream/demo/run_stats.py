@@ -68,7 +68,11 @@ class Snapshot:
 
 
 class RunStats:
-    """Queries over one run: trajectories of one model since `since_us`, sampled by `root_version` or a later one."""
+    """Queries over one run: trajectories of one model since `since_us`, sampled by `root_version` or a later one.
+
+    Rates are over `success` alone, without the console's rule that a time-out is a failure: the agents report the
+    outcome of each attempt that reaches its limit. Those without one were abandoned or lost, as at the fleet's stop.
+    """
 
     def __init__(self, settings: Settings, since_us: int, root_version: int) -> None:
         """Connect to ClickHouse; `since_us` is in microseconds since 1970."""
