@@ -74,6 +74,8 @@ async def test_invalid_requests_get_confluents_error_codes(client: httpx.AsyncCl
     assert await code(post("/subjects/s/versions", json={"schema": {"type": "int"}})) == (422, 42201)
     assert await code(post("/subjects/s/versions", json={"schema": json.dumps("x" * 1_000_000)})) == (422, 42201)
     assert await code(post("/subjects/s/versions", json={"schema": "{}", "schemaType": "JSON"})) == (422, 42201)
+    for half_a_pair in (b'"{\\"type\\":\\"int\\",\\"doc\\":\\"\\\\ud800\\"}"', rb'"\"\ud800\""'):
+        assert await code(post("/subjects/s/versions", content=b'{"schema":%b}' % half_a_pair)) == (422, 42201)
     references = [{"name": "n", "subject": "o", "version": 1}]
     assert await code(post("/subjects/s/versions", json=record("a") | {"references": references})) == (422, 42201)
     assert await code(get("/subjects/s/versions/0")) == (422, 42202)

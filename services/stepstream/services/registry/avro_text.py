@@ -55,9 +55,12 @@ def canonical(text: str) -> str:
     node = _load(text)
     try:
         result = _dump(_canonical(node))
+        size = len(result.encode())
     except RecursionError:
         raise errors.invalid_schema("nested too deeply") from None
-    if len(result.encode()) > MAX_BYTES:
+    except UnicodeEncodeError:
+        raise errors.invalid_schema("it has half a surrogate pair, which UTF-8 cannot encode") from None
+    if size > MAX_BYTES:
         raise errors.invalid_schema(f"longer than {MAX_BYTES} bytes")
     parse(result)
     return result
