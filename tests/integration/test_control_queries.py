@@ -174,6 +174,16 @@ def test_groups_and_staleness_are_counted(queries: StoreQueries, view_client: Cl
     assert found.staleness_p95 is None
 
 
+def test_a_cluster_before_a_promotion_counts_once(queries: StoreQueries, view_client: Client) -> None:
+    group = [served(f"easy/1/{i}", i < 2, 1, group_id="g1") for i in range(8)]
+    users = [served(f"{name}/{u}{i}", True, 2, user=u) for name in ("easy", "hard") for u in "uv" for i in range(4)]
+    alone = [served(f"{family}/3/{i}", True, 2) for family in ("easy", "hard") for i in range(3)]
+    plant(view_client, "trajectories", [*group, *users, *alone])
+    before = ask(queries, since=3, promoted=3).before
+    # easy: 3 alone, a group with 2 of 8 successes, and halves of two users; hard: 3 alone and the other halves
+    assert before == {"easy": Attempts(5, 4), "hard": Attempts(4, 4)}
+
+
 def test_a_tool_window_is_compared_with_the_time_before_it(queries: StoreQueries, view_client: Client) -> None:
     calls = {"call.step": [0, 0], "call.tool": ["get", "get"], "call.error": ["", "timeout"], "call.ms": [1.0, 1.0]}
     plant(view_client, "trajectories", [served("t/1", True, 10, **calls), served("t/2", True, -10, **calls)])

@@ -1,7 +1,7 @@
 """Find a change of a success or error rate by a Bernoulli CUSUM, with known or estimated rates. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ _LOWEST_RATE = 0.01
 
 
 class Change(NamedTuple):
-    """Alarm of a CUSUM. Positions count observations since the last reset, from 1."""
+    """Alarm of a CUSUM. Positions count observations, or clusters, since the last reset, from 1."""
 
     alarm: int
     place: int
@@ -63,7 +63,7 @@ def find_change(observations: Iterable[bool], before: float, after: float, limit
 
 
 def find_fall(
-    observations: Iterable[tuple[str, bool]], baselines: Mapping[str, Attempts], effect: float, limit: float
+    clusters: Iterable[Sequence[tuple[str, bool]]], baselines: Mapping[str, Attempts], effect: float, limit: float
 ) -> Change | None:
     """Return the first alarm over outcomes with their stratum, for a fall of success by `effect`; None: there is none.
 
@@ -73,24 +73,28 @@ def find_fall(
     Beta(c + ½, n − c + ½) of the stratum's baseline; the one after it the same weight n + 1 at a mean that is lower
     by `effect`, at least 0.01. For n → ∞ it is the CUSUM with known rates.
 
-    From any start the ratio is a martingale, over outcomes and over the error of the baseline, so the chance of a
-    false alarm within T observations is at most T·e^−h (Ville's inequality for each start).
+    A cluster of dependent outcomes, no empty one, adds the mean of its log ratios. With known rates their product has a
+    mean of at most 1, however its outcomes depend on each other (inequality of the means). So from any start the ratio
+    is a supermartingale, with clusters of one also over the error of the baseline, and the chance of a false alarm
+    within T clusters is at most T·e^−h (Ville's inequality for each start). A baseline counts clusters, too.
 
     Raises:
         KeyError: a stratum has no baseline.
         ValueError: the success of a baseline is too low to fall.
     """
     weights = {name: _beta_weights(attempts, effect) for name, attempts in baselines.items()}
-    since: dict[str, list[int]] = {}  # failures and successes of each stratum since the last zero
+    since: dict[str, list[float]] = {}  # failures and successes of each stratum since the last zero
     height, last_zero = 0.0, 0
-    for seen, (stratum, success) in enumerate(observations, 1):
-        if success and not since:  # the sum is zero and stays there
+    for seen, cluster in enumerate(clusters, 1):
+        if not since and all(success for _, success in cluster):  # the sum is zero and stays there
             last_zero = seen
             continue
-        counts = since.setdefault(stratum, [0, 0])
-        before, after = weights[stratum][success]
-        height += math.log((after + counts[success]) / (before + counts[success]))
-        counts[success] += 1
+        part = 1 / len(cluster)
+        for stratum, success in cluster:
+            counts = since.setdefault(stratum, [0.0, 0.0])
+            before, after = weights[stratum][success]
+            height += part * math.log((after + counts[success]) / (before + counts[success]))
+            counts[success] += part
         if height <= 0:
             height, last_zero = 0.0, seen
             since.clear()

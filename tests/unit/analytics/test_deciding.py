@@ -1,5 +1,7 @@
 """Tests that are valid at every look, alerts, change points, coin flips and signals of production."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,6 +38,11 @@ from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls, baseline_rate, latency_alert, tool_alert
 
 COUNTS = st.dictionaries(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]), st.integers(0, 80))
+
+
+def alone(observed: Iterable[tuple[str, bool]]) -> list[list[tuple[str, bool]]]:
+    """Return independent outcomes as clusters of one."""
+    return [[one] for one in observed]
 
 
 def test_vectors_of_betting() -> None:
@@ -136,21 +143,21 @@ def test_a_changed_mix_of_strata_is_no_change() -> None:
     families = ["easy"] * 200 + ["hard"] * 200
     sound = [(name, bool(drawn.random() < rates[name])) for name in families]
     assert find_change([success for _, success in sound], 0.8, 0.65, 9) is not None
-    assert find_fall(sound, baselines, 0.15, 9) is None
+    assert find_fall(alone(sound), baselines, 0.15, 9) is None
     worse = [(name, bool(drawn.random() < rates[name] - 0.2)) for name in families]
-    assert find_fall(worse, baselines, 0.15, 9) is not None
+    assert find_fall(alone(worse), baselines, 0.15, 9) is not None
 
 
 def test_a_fall_from_a_rate_that_is_surely_known_is_a_fall_from_a_known_rate() -> None:
     observed = [bool(x) for x in np.random.default_rng(4).random(300) < 0.4]
     known = find_change(observed, 0.6, 0.45, 5)
-    estimated = find_fall([("", x) for x in observed], {"": Attempts(10**9, 6 * 10**8)}, 0.15, 5)
+    estimated = find_fall(alone([("", x) for x in observed]), {"": Attempts(10**9, 6 * 10**8)}, 0.15, 5)
     assert known is not None
     assert estimated == pytest.approx(known, abs=1e-5)
 
 
 def test_few_trajectories_before_a_change_prove_no_fall() -> None:
-    fell = [("", success) for success in [False, True] * 300]  # success 0.5
+    fell = alone([("", success) for success in [False, True] * 300])  # success 0.5
     assert find_fall(fell, {"": Attempts(20, 13)}, 0.15, 7) is None
     change = find_fall(fell, {"": Attempts(2000, 1300)}, 0.15, 7)
     assert change is not None
@@ -168,7 +175,7 @@ def test_false_alarms_of_a_fall_are_rare_though_rates_are_estimated(before: int)
         hard = drawn.random(length) < 0.7
         success = drawn.random(length) < np.where(hard, 0.4, 0.8)
         observed = zip(np.where(hard, "b", "a").tolist(), success.tolist(), strict=True)
-        alarms += find_fall(observed, baselines, 0.15, limit) is not None
+        alarms += find_fall(alone(observed), baselines, 0.15, limit) is not None
     assert alarms / 300 <= length * np.exp(-limit)
 
 

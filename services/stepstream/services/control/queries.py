@@ -78,10 +78,16 @@ GROUP BY trajectory_id
 HAVING min(step_index) = 0 AND max(occurred_at) >= fromUnixTimestamp64Micro({{idle:Int64}})
 LIMIT {_MOST_OUTCOMES}
 """
+# A cluster counts once in all, as in the outcomes that are compared with these.
 _BEFORE = f"""
-SELECT {_FAMILY} AS family, count(), countIf({OUTCOME})
-FROM trajectories FINAL
-WHERE {_OF_SCOPE}{_SINCE} AND {OUTCOME} IS NOT NULL AND track = 'stable'
+SELECT family, toUInt64(round(sum(part))), toUInt64(round(sumIf(part, outcome)))
+FROM
+(
+    SELECT {_FAMILY} AS family, {OUTCOME} AS outcome, {_CLUSTER} AS cluster,
+        if(cluster = '', 1, 1 / count() OVER (PARTITION BY cluster)) AS part
+    FROM trajectories FINAL
+    WHERE {_OF_SCOPE}{_SINCE} AND {OUTCOME} IS NOT NULL AND track = 'stable'
+)
 GROUP BY family ORDER BY family
 """
 _TOOLS = f"""

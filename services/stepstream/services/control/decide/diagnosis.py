@@ -3,7 +3,7 @@
 A rule returns what it would do, or None. Rules that take something back are `safety`; the others start something.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from stepstream.analytics.change_point import find_fall
 from stepstream.analytics.estimate import Estimate
@@ -17,6 +17,7 @@ from stepstream.services.control.decide.records import (
     Evidence,
     Finding,
     History,
+    Outcome,
     Snapshot,
     evidence,
     rounded,
@@ -70,7 +71,8 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
     One that is still open counts as a success: failures often close first, and the newest closed ones would then look
     like a fall. The ratio of a stretch grows with each failure in it, so the bound on false alarms holds however the
     open ones end.
-    Strata with too few trajectories before the promotion are left out. At the default limit 12 of 1,000 fleets whose
+    A cluster counts once, at its first trajectory: attempts of one group fail together, without any fall.
+    Strata with too few clusters before the promotion are left out. At the default limit 12 of 1,000 fleets whose
     task mix changed lost a sound version within 15 days of its promotion (docs/measured/decide.md).
     """
     promotion, baselines = history.promotion, _baselines(snapshot, policy)
@@ -81,23 +83,40 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
         for one in snapshot.outcomes
         if one.track == "stable" and one.failure not in ("tool", UNJUDGED) and one.stratum in baselines
     ]
-    observed = [(one.stratum, one.success is not False) for one in counted]
+    clusters = _clusters(counted)
+    observed = ([(one.stratum, one.success is not False) for one in members] for _, members in clusters)
     change = find_fall(observed, baselines, policy.change_effect, policy.change_limit)
     if change is None:
         return None
-    after = [one for one in counted[change.place - 1 :] if one.success is not None]
+    place, _ = clusters[change.place - 1]
+    after = [one for one in counted[place - 1 :] if one.success is not None]
     expected = sum(_rate(baselines[one.stratum]) for one in after) / len(after)
     figures = (
         Evidence("expected_success", rounded(expected), n=len(after)),
         evidence("success_after", share(sum(bool(one.success) for one in after), len(after))),
         Evidence("cusum", rounded(change.height), n=change.alarm),
-        Evidence("change_at", float(change.place), n=change.alarm),
+        Evidence("change_at", float(place), n=change.alarm),
     )
-    reason = f"success fell at trajectory {change.place} after the promotion of {promotion.version}, at equal strata"
+    reason = f"success fell at trajectory {place} after the promotion of {promotion.version}, at equal strata"
     target = promotion.parent
     return Finding(
         "change_after_promotion", promotion.lever, "rollback", target, reason, figures, promotion.version, safety=True
     )
+
+
+def _clusters(outcomes: Sequence[Outcome]) -> list[tuple[int, list[Outcome]]]:
+    """Return the clusters with the place of their first trajectory, from 1, in order of these."""
+    found: list[tuple[int, list[Outcome]]] = []
+    by_name: dict[str, list[Outcome]] = {}
+    for place, one in enumerate(outcomes, 1):
+        if one.cluster in by_name:
+            by_name[one.cluster].append(one)
+            continue
+        members = [one]
+        found.append((place, members))
+        if one.cluster:
+            by_name[one.cluster] = members
+    return found
 
 
 def _baselines(snapshot: Snapshot, policy: ControlPolicy) -> dict[str, Attempts]:
