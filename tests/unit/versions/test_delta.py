@@ -15,7 +15,7 @@ from stepstream.crypto.signatures import create_key, load_key
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
 from stepstream.versions.delta import write_delta
 from stepstream.versions.fetch import fetch_adapter, fetch_version, fetch_whole
-from stepstream.versions.layout import VersionRejected, index_of, role_of_path
+from stepstream.versions.layout import NotStored, VersionRejected, index_of, role_of_path
 from stepstream.versions.signing import sign
 
 
@@ -178,6 +178,65 @@ def test_a_malformed_delta_is_a_rejection(tmp_path: Path, content: str) -> None:
     (folder / "delta.bin").write_bytes(b"")
     with pytest.raises(VersionRejected, match="cannot be completed from its base"):
         fetch_version(published.add(1, "delta", 0), published.lookup, tmp_path / "cache")
+
+
+def test_a_delta_that_claims_more_bytes_than_its_tensor_is_not_decompressed(tmp_path: Path) -> None:
+    published = Published(tmp_path)
+    weights(tmp_path / "0/weights", 0)
+    published.add(0)
+    weights(tmp_path / "full", 1)
+    folder = tmp_path / "1/weights"
+    folder.mkdir(parents=True)
+    write_delta(tmp_path / "full", tmp_path / "0/weights", folder)
+    frame = bytes.fromhex("28b52ffde0") + (1 << 60).to_bytes(8, "little") + b"\1\0\0"
+    (folder / "delta.bin").write_bytes(frame)
+    delta = json.loads((folder / "delta.json").read_bytes())
+    delta["pieces"][0] |= {"offset": 0, "size": len(frame)}
+    (folder / "delta.json").write_text(json.dumps(delta))
+    with pytest.raises(VersionRejected, match=f"m@1: .* its delta {1 << 60}"):
+        fetch_version(published.add(1, "delta", 0), published.lookup, tmp_path / "cache")
+
+
+def test_weights_that_do_not_fit_into_memory_are_a_fault_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = deltas(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("stepstream.versions.fetch.apply_delta", fail)
+    with pytest.raises(NotStored, match="m@1: this machine cannot hold its files"):
+        fetch_version(published.by_number[1], published.lookup, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"use_rslora": True}, {"use_dora": True}, {"rank_pattern": {"w1": 4}}, {"alpha_pattern": {"w1": 4}}, "magnitude"],
+    ids=str,
+)
+def test_adapters_that_are_more_than_two_matrices_are_not_merged(tmp_path: Path, change: Any) -> None:
+    """Without their other parts, or with another scale, they would be other weights."""
+    published = Published(tmp_path)
+    weights(tmp_path / "0/weights", 0)
+    published.add(0)
+    adapter = tmp_path / "1/weights/adapter"
+    adapter.mkdir(parents=True)
+    shapes: dict[str, tuple[int, ...]] = {
+        "base_model.model.w1.lora_A.weight": (2, 4),
+        "base_model.model.w1.lora_B.weight": (8, 2),
+    }
+    config: dict[str, Any] = {"r": 2, "lora_alpha": 8, "use_rslora": False, "rank_pattern": {}}
+    if isinstance(change, dict):
+        config |= change
+    else:
+        shapes["base_model.model.w1.lora_magnitude_vector"] = (8,)
+    save_file(
+        {name: np.ones(shape, np.float32) for name, shape in shapes.items()}, adapter / "adapter_model.safetensors"
+    )
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(VersionRejected, match=r"m@1: cannot be completed from its base: .* cannot be merged"):
+        fetch_version(published.add(1, "lora", 0), published.lookup, tmp_path / "cache")
 
 
 def test_adapters_of_rank_0_are_a_rejection(tmp_path: Path) -> None:

@@ -310,8 +310,10 @@ def _faults_as_rejections(checkpoint: Checkpoint) -> Iterator[None]:
     """Raise what else fails in fetching a version as its rejection, so that no fault of one version ends a worker."""
     try:
         yield
-    except OSError as error:
-        raise NotStored(f"{name_of(checkpoint)}: this machine cannot hold its files: {error}") from error
+    except (OSError, MemoryError) as error:
+        raise NotStored(
+            f"{name_of(checkpoint)}: this machine cannot hold its files: {str(error) or 'out of memory'}"
+        ) from error
     except _MALFORMED as error:
         raise VersionRejected(f"{name_of(checkpoint)}: a file is malformed: {error!r}") from error
 

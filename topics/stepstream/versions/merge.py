@@ -9,6 +9,8 @@ from stepstream.versions.layout import header_of, indexed_files
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+_UNKNOWN = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias")
+"""Options of PEFT under which the sum is another one."""
 
 
 class CannotMerge(Exception):
@@ -21,11 +23,15 @@ def merge_adapters(adapter: Path, base: Path, target: Path) -> None:
     The sum is computed in float32; its last bits may differ from the learner's.
 
     Raises:
-        CannotMerge: an adapter has no layer in the base.
+        CannotMerge: an adapter has no layer in the base, or is more than two matrices and a common scale.
         OSError: a file cannot be read.
     """
     config = json.loads((adapter / CONFIG).read_bytes())
     values = _Tensors(adapter / WEIGHTS)
+    unknown = [name for name in _UNKNOWN if config.get(name)]
+    unknown += [name for name in values.entries if not name.endswith((_A, _B)) and name != "__metadata__"]
+    if unknown:
+        raise CannotMerge(f"adapters with {unknown[0]} cannot be merged: serve them with vLLM")
     modules = {name.removesuffix(_A) for name in values.entries if name.endswith(_A)}
     for file in indexed_files(base):
         shutil.copyfile(base / file, target / file)
