@@ -108,3 +108,19 @@ async def test_two_starts_in_a_row_that_fail_or_one_that_never_ends_fail_the_eng
         await late.load(version(tmp_path / NEVER_READY), 1)
     assert "not ready" in str(await late.failed)
     assert len(processes) == 3
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json", "added_tokens.json", "named/tool_use.jinja"])
+@pytest.mark.usefixtures("processes")
+async def test_a_version_with_another_tokenizer_or_template_is_not_swapped_in(name: str, tmp_path: Path) -> None:
+    """vLLM reads these files once, so that it would go on with those that it started with."""
+    name = name.replace("named", "additional_chat_templates")
+    engine = VllmEngine(InferenceSettings(engine="vllm", model="m"))
+    for number in (1, 2):
+        file = version(tmp_path / str(number)) / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(str(number))
+    await engine.load(tmp_path / "1", 1)
+    with pytest.raises(CheckpointRefusedError, match="its tokenizer or template differs"):
+        await engine.load(tmp_path / "2", 2)
+    assert engine.version == 1

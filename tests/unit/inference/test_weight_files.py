@@ -117,6 +117,10 @@ def test_adapters_that_do_not_fit_their_base_are_refused(tmp_path: Path) -> None
     (tmp_path / "adapter_config.json").unlink()
     with pytest.raises(CheckpointRefusedError, match=r"adapter_config\.json cannot be read"):
         check_adapters_fit(tmp_path, {}, base)
+    for scale in ('{"lora_alpha": NaN, "r": 2}', '{"lora_alpha": 1e999, "r": 2}', '{"lora_alpha": "8", "r": 2}'):
+        (tmp_path / "adapter_config.json").write_text(scale)
+        with pytest.raises(CheckpointRefusedError, match=r"lora_alpha .* is not a finite number"):
+            check_adapters_fit(tmp_path, {}, base)
 
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from stepstream.services.inference.weight_files import (
     check_same_shapes,
     read_weights,
 )
+from stepstream.versions.layout import role_of_path
 
 _log = logging.getLogger(__name__)
 _SWAP_S = 600.0
@@ -42,7 +43,6 @@ _DRAIN_S = 600.0
 """Time for running requests to end before a swap; a swap's own time comes after it."""
 _EXCLUDED = -9999.0
 """vLLM's logprob of a token that cannot be sampled."""
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
 class VllmEngine(Engine):
@@ -306,9 +306,13 @@ def _check_adapters(folder: Path, base: dict[str, TensorEntry]) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each tokenizer file of a version."""
-    files = [folder / name for name in _TOKENIZER_FILES]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.exists()}
+    """Return the SHA-256 of each file of a version's tokenizer and templates, by its path."""
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in files.items()
+        if role_of_path(name) == "tokenizer"
+    }
 
 
 def _message(body: bytes) -> str:

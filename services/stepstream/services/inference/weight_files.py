@@ -5,6 +5,7 @@
 """
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,12 +106,16 @@ def check_adapters_fit(folder: Path, adapters: dict[str, TensorEntry], base: dic
     another way than PEFT, or hold quantised, are vLLM's to check.
 
     Raises:
-        CheckpointRefusedError: a matrix is missing or does not fit; the message names its layer.
+        CheckpointRefusedError: a matrix is missing or does not fit, and the message names its layer; or the scale is
+            not finite.
     """
     try:
-        turned = bool(json.loads((folder / "adapter_config.json").read_bytes()).get("fan_in_fan_out"))
+        config = json.loads((folder / "adapter_config.json").read_bytes())
+        turned, scale = bool(config.get("fan_in_fan_out")), config.get("lora_alpha", 1)
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointRefusedError(f"{folder}: adapter_config.json cannot be read: {error}") from error
+    if not isinstance(scale, int | float) or not math.isfinite(scale):
+        raise CheckpointRefusedError(f"{folder}: lora_alpha {scale!r} is not a finite number")
     ends = (".lora_A.weight", ".lora_B.weight")
     layers = {name.removesuffix(end) for name in adapters for end in ends if name.endswith(end)}
     for layer in sorted(layers):
