@@ -36,16 +36,15 @@ def tree_of(query: Query, trajectory: Trajectory) -> tuple[list[Row], bool]:
         trajectory: any trajectory of the tree.
     """
     near = {"of": trajectory.tenant, "first": trajectory.first_ms - _DAY_MS, "last": trajectory.last_ms + _DAY_MS}
-    root = _root(query, near, trajectory.trajectory_id)
+    root, cut = _root(query, near, trajectory.trajectory_id)
     if root is None:
         return [], False
     nodes = {root["trajectory_id"]: {**root, "depth": 0}}
     level = [root["trajectory_id"]]
-    cut = False
-    for depth in range(1, MAX_DEPTH + 1):
+    for depth in range(1, MAX_DEPTH + 2):  # of the last level, only whether there is one
         rows = query(_BY_PARENT, **near, ids=level, rows=MAX_NODES + 1)
         fresh = {row["trajectory_id"]: {**row, "depth": depth} for row in rows if row["trajectory_id"] not in nodes}
-        level = list(fresh)[: MAX_NODES - len(nodes)]
+        level = list(fresh)[: MAX_NODES - len(nodes)] if depth <= MAX_DEPTH else []
         cut = cut or len(level) < len(fresh)
         nodes |= {name: fresh[name] for name in level}
         if not level:
@@ -54,19 +53,21 @@ def tree_of(query: Query, trajectory: Trajectory) -> tuple[list[Row], bool]:
     return _in_order([{**node, **outcomes.get(name, {})} for name, node in nodes.items()]), cut
 
 
-def _root(query: Query, near: Row, trajectory_id: str) -> Row | None:
-    """Return the topmost known ancestor."""
+def _root(query: Query, near: Row, trajectory_id: str) -> tuple[Row | None, bool]:
+    """Return the topmost known ancestor, at most `MAX_DEPTH` levels above; True if there are more above it."""
     found: Row | None = None
     seen: set[str] = set()
     name = trajectory_id
-    while name and name not in seen and len(seen) <= MAX_DEPTH:
-        seen.add(name)
+    while name and name not in seen:
         rows = query(_BY_ID, **near, id=name, rows=1)
         if not rows:
             break
+        if len(seen) > MAX_DEPTH:
+            return found, True
+        seen.add(name)
         found = rows[0]
         name = found["parent_trajectory_id"]
-    return found
+    return found, False
 
 
 def _in_order(nodes: list[Row]) -> list[Row]:
