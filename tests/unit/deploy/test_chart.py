@@ -13,6 +13,7 @@ import yaml
 from chart import CHART, NAME, PROFILES, Manifest, merged, profile, render, validate
 
 from stepstream.config import Settings, load, unknown_variables, variable
+from stepstream.config.bootstrap import parse_bootstrap
 from stepstream.core.object_store import is_remote
 from stepstream.crypto.content_store import content_address
 from stepstream.embedded.addresses import resolve_addresses
@@ -208,6 +209,14 @@ def test_lag_scales_jobs_by_topics_that_they_read(manifests: list[Manifest], tmp
         for trigger in scaled["spec"]["triggers"]:
             assert trigger["metadata"]["topic"] in INPUTS[name]
             assert trigger["metadata"]["consumerGroup"] == f"stepstream-{'store' if name == 'store-writer' else name}"
+
+
+@pytest.mark.parametrize("text", ["k1:9093", "SASL_SSL://k1, k2:9093 [fd00::1],", "::1", "[::1]:9093,ssl://[::1]/"])
+def test_scaling_reaches_the_brokers_in_every_form(text: str) -> None:
+    chosen = merged(profile("large"), {"settings": {"kafka": {"bootstrap": text}}})
+    scaled = of_kind(render(chosen), "ScaledObject").values()
+    addresses = {trigger["metadata"]["bootstrapServers"] for one in scaled for trigger in one["spec"]["triggers"]}
+    assert addresses == {",".join(str(broker) for broker in parse_bootstrap(text))}
 
 
 def test_workers_are_called_by_gateway_and_verify_only(manifests: list[Manifest]) -> None:

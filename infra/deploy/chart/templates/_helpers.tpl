@@ -10,6 +10,18 @@ app.kubernetes.io/component: {{ .name }}
 {{ .process.port | default .root.Values.settings.metrics.port }}
 {{- end }}
 
+{{/* Brokers in the one form that KEDA takes, host:port,host:port, from every form of `kafka.bootstrap`. */}}
+{{- define "stepstream.brokers" -}}
+{{- $brokers := list -}}
+{{- range regexSplit "[,\\s]+" (trimAll ", " .) -1 -}}
+{{- $broker := regexReplaceAll "^[A-Za-z_]+://" . "" | trimSuffix "/" -}}
+{{- if regexMatch "^[^\\[]*:[^\\[]*:" $broker -}}{{- $broker = printf "[%s]" $broker -}}{{- end -}}
+{{- if not (regexMatch ":[0-9]+$" $broker) -}}{{- $broker = printf "%s:9092" $broker -}}{{- end -}}
+{{- $brokers = append $brokers $broker -}}
+{{- end -}}
+{{- join "," $brokers -}}
+{{- end }}
+
 {{/* Fields that all pods share. */}}
 {{- define "stepstream.pod" -}}
 enableServiceLinks: false
