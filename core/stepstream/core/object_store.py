@@ -197,7 +197,8 @@ def _client_errors() -> Iterator[None]:
         yield
     except PermissionError as error:
         raise PermissionError(
-            f"{error}: the store rejects this process's credentials, or they do not allow this"
+            f"{error}: the store rejects this process's credentials, or they do not allow this: set others in its "
+            "environment and restart it (docs/versions.md, Stores)"
         ) from error
     except OSError:
         raise

@@ -123,6 +123,17 @@ def test_the_base_too_must_be_signed(tmp_path: Path) -> None:
         fetch_version(delta, published.lookup, tmp_path / "cache", trusted_keys=[key])
 
 
+def test_a_learner_s_new_key_continues_versions_of_the_old_one(tmp_path: Path) -> None:
+    old, new = (create_key(tmp_path / f"{name}.pem") for name in ("old", "new"))
+    published = deltas(tmp_path)
+    for number, name in ((0, "old"), (1, "new")):
+        one = published.by_number[number]
+        one["signatures"] = [sign(one, load_key(tmp_path / f"{name}.pem"))]
+    fetch_version(published.by_number[1], published.lookup, tmp_path / "cache", trusted_keys=[old, new])
+    with pytest.raises(VersionRejected, match="m@0: no trusted key signed it"):
+        fetch_version(published.by_number[1], published.lookup, tmp_path / "cache", trusted_keys=[new])
+
+
 def test_other_shapes_give_no_delta(tmp_path: Path) -> None:
     base, new = weights(tmp_path / "base", 0), weights(tmp_path / "new", 1)
     save_file({"w1.weight": np.ones((4, 8), np.float32), "b1": np.ones(3, np.float16)}, new / "model-1.safetensors")

@@ -168,6 +168,51 @@ def test_a_version_in_a_store_is_downloaded_once_and_hashed_on_the_way(tmp_path:
         fetch(checkpoint, tmp_path / "third cache")
 
 
+def test_an_object_longer_than_its_event_says_is_not_downloaded_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another object under the name could otherwise fill the disk before its digest is known."""
+    checkpoint = version_in(tmp_path / "m")
+    checkpoint["uri"] = "memory://longer"
+    upload(tmp_path / "m", checkpoint["uri"])
+    with fsspec.open("memory://longer/weights/config.json", "wb") as out:
+        out.write(bytes(5 << 20))
+    written: list[int] = []
+    unlink = Path.unlink
+
+    def note(path: Path, missing_ok: bool = False) -> None:
+        written.append(path.stat().st_size if path.exists() else 0)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", note)
+    with pytest.raises(VersionRejected, match=r"m@3: weights/config\.json has more bytes than the 19 of its event"):
+        fetch(checkpoint, tmp_path / "cache")
+    assert max(written) <= 1 << 20
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("method", ["open", "put_file"])
+def test_credentials_that_a_store_rejects_are_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    checkpoint = version_in(tmp_path / "m")
+    checkpoint["uri"] = "memory://expired"
+    upload(tmp_path / "m", checkpoint["uri"])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("The provided token has expired.")
+
+    monkeypatch.setattr(fsspec.filesystem("memory"), method, refuse, raising=False)
+    remedy = "expired.*: the store rejects .* credentials.* in its environment and restart it"
+    if method == "open":
+        with pytest.raises(VersionRejected, match=rf"m@3: memory://expired/weights/config\.json .*{remedy}"):
+            fetch(checkpoint, tmp_path / "cache")
+        assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    else:
+        with pytest.raises(PermissionError, match=remedy):
+            upload(tmp_path / "m", "memory://expired-too")
+
+
 def test_an_address_without_a_client_is_rejected(tmp_path: Path) -> None:
     checkpoint = version_in(tmp_path / "m")
     checkpoint["uri"] = "nowhere://bucket/m/3"

@@ -246,11 +246,16 @@ def _downloaded(checkpoint: Checkpoint, cache_folder: Path, files: Sequence[Chec
             except VersionRejected:
                 path.unlink()
         path.parent.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256()
+        digest, room = hashlib.sha256(), file["size_bytes"]
         part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with open_file(checkpoint["uri"], file["path"]) as stream, part.open("wb") as out:
                 while chunk := stream.read(_CHUNK):
+                    room -= len(chunk)
+                    if room < 0:
+                        raise VersionRejected(
+                            f"{name}: {file['path']} has more bytes than the {file['size_bytes']} of its event"
+                        )
                     digest.update(chunk)
                     out.write(chunk)
             if digest.hexdigest() != file["sha256"]:
