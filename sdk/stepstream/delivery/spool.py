@@ -343,8 +343,8 @@ def adopt_segments(other: Path, own: Path) -> int:
 
 
 def segment_files(folder: Path) -> list[Path]:
-    """Return the segments of a writer, oldest first."""
-    return sorted(folder.glob(f"*{SUFFIX}"))
+    """Return the segments of a writer, oldest first: files that have a number as their name."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
 
 
 def _try_lock(folder: Path) -> int | None:

@@ -245,6 +245,19 @@ def test_writers_have_separate_folders_and_a_later_writer_adopts_both(tmp_path: 
     fourth.close()
 
 
+@pytest.mark.parametrize("name", ["000000000000 copy.spool", ".spool", "-1.spool", "1e3.spool", "\n.spool"])
+def test_a_file_of_another_name_stays_and_stops_nothing(tmp_path: Path, name: str) -> None:
+    queue, _ = open_spool(tmp_path)
+    queue.append(record(1))
+    kill(queue)
+    alien = queue.folder / name
+    alien.write_bytes(b"notes")
+    after, dropped = open_spool(tmp_path)
+    assert (after.unread, dropped, numbers(drain(after))) == (1, [], [1])
+    after.close()
+    assert alien.read_bytes() == b"notes"
+
+
 def test_a_file_of_another_version_is_renamed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     queue, _ = open_spool(tmp_path)
     (queue.folder / f"{3:012d}.spool").write_bytes(b"something else that is long enough")
