@@ -38,7 +38,7 @@ def _reasons(finding: Finding, snapshot: Snapshot, history: History, policy: Con
     # A proposal reaches no trajectory: it delays other proposals, and not the canary that tries it.
     watched = [past for past in pulls if past.action != "propose" and past.watched_until_us > now]
     earlier = [past for past in same if (past.action == "propose") == (finding.action == "propose")]
-    if not limits.enabled:
+    if not limits.enabled and not _ends_own_canary(finding, history):
         yield f"the lever {finding.lever} is disabled"
     # A running canary is proof that its own last verdict was not done, or was another one.
     alike = [past for past in same if (past.action, past.target) == (finding.action, finding.target)]
@@ -71,6 +71,15 @@ def _reasons(finding: Finding, snapshot: Snapshot, history: History, policy: Con
         yield f"budget of {finding.lever}: {limits.budget_per_day} a day"
     if sum(now - past.at_us < _DAY_US for past in pulls) >= policy.decisions_per_day:
         yield f"rate limit: {policy.decisions_per_day} decisions a day"
+
+
+def _ends_own_canary(finding: Finding, history: History) -> bool:
+    """Return True if a finding takes back a running canary that a decision began: its lever may be disabled since."""
+    canary = history.canary
+    if canary is None or finding.action != "rollback" or finding.rule not in CANARY_RULES:
+        return False
+    began = {(past.lever, past.action, past.target) for past in history.decisions}
+    return (canary.lever, "canary", canary.version) in began
 
 
 def _is_rejected(finding: Finding, history: History, now: int) -> bool:
