@@ -24,7 +24,7 @@ from stepstream.services.control.approvals import approval_state, newest_decisio
 from stepstream.services.control.approved import approved_version
 from stepstream.services.control.decide.decide import NO_STORE, decide, hold_without_store
 from stepstream.services.control.decide.event import event_of
-from stepstream.services.control.decide.records import TAKES_BACK, History
+from stepstream.services.control.decide.records import LEVERS, TAKES_BACK, History
 from stepstream.services.control.history import STARTED, DecisionLog, canary_shares, history_of, weights_owner
 from stepstream.services.control.log import ControlLog
 from stepstream.services.control.policies import Policies, PolicyInForce
@@ -68,6 +68,8 @@ class Controller:
         self._policies, self._revisions = Policies(), Revisions()
         self._scopes: list[Scope] = []
         """Scopes of the last cycle."""
+        self._with_weights: set[Scope] = set()
+        """Those of them whose policy enables the lever `weights`."""
         self._watched: set[Scope] = set()
         """Scopes with a canary, or a promotion that is watched."""
         self._webhook, self._shadows = webhook, shadows or ShadowReplays(settings)
@@ -114,7 +116,9 @@ class Controller:
         try:
             if only is None:
                 undecided = self._queries.scopes(since_us)
-                self._scopes = [scope for scope, _ in self._covered(undecided)]
+                policies = dict(self._covered(undecided))
+                self._scopes = list(policies)
+                self._with_weights = {scope for scope, one in policies.items() if one.policy.levers["weights"].enabled}
                 metrics.SCOPES.set(len(self._scopes))
                 self._watched &= set(self._scopes)
             chosen = self._scopes if only is None else [scope for scope in self._scopes if scope in only]
@@ -153,7 +157,7 @@ class Controller:
             at_us, identity = now_us(), decision["event_id"]
             newest = newest_decision_id(known.in_order(), decision)
             state = approval_state(decision, known.answers_to(identity), known.acts_of(identity), at_us, newest)
-            fault = self._stop_reason(decision) if state == "approved" else ""
+            fault = self._stop_reason(decision, at_us) if state == "approved" else ""
             if state == "approved" and is_search(decision):
                 self._propose(decision, at_us, fault)
             elif state == "approved" and fault:
@@ -166,17 +170,25 @@ class Controller:
             elif state == "expired":
                 self._publish([acts.end(decision, "expired", at_us, reason="nobody answered in time")])
 
-    def _stop_reason(self, decision: Decision) -> str:
+    def _stop_reason(self, decision: Decision, at_us: int) -> str:
         """Return why a decision that was approved must not be done any more; empty: it may, or takes something back.
 
-        The kill switch is checked again here: people, a crash or an outage may lie between decision and act.
+        The policy is asked again here: people, a crash or an outage may lie between decision and act.
         """
         if decision["action"] in TAKES_BACK:
             return ""
         found = self._policies.find(scope_of(decision), self._log.policies())
         if found is None:
             return "no control policy covers the agent any more"
-        return "the agent is frozen" if found.is_frozen or found.policy.freeze else ""
+        policy = found.policy
+        if found.is_frozen or policy.freeze:
+            return "the agent is frozen"
+        if self._log.decisions.acts_of(decision["event_id"]):
+            return ""  # a search that runs goes on
+        lever = next(one for one in LEVERS if one == decision["lever"])
+        if not policy.levers[lever].enabled:
+            return f"the lever {lever} is disabled"
+        return "quiet hours" if policy.is_quiet(at_us) else ""
 
     def _propose(self, decision: Decision, at_us: int, fault: str) -> None:
         """Go on with the search for a proposal; a fault ends it."""
@@ -198,7 +210,7 @@ class Controller:
     def _decide(self, scope: Scope, in_force: PolicyInForce, scopes: Sequence[Scope]) -> None:
         policy, own, is_frozen = in_force
         known, serving = self._log.decisions, self._log.serving(scope)
-        owns = weights_owner(scope.model, known, serving, scopes) == scope
+        owns = weights_owner(scope.model, known, serving, scopes, self._with_weights) == scope
         if owns and policy.levers["weights"].enabled and (fixed := acts.fix_version(scope.model, serving, now_us())):
             self._publish([fixed])
             serving = self._log.serving(scope)

@@ -3,7 +3,7 @@
 The fold depends neither on the order of the records nor on repeated ones: it sorts by time and id.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -125,10 +125,20 @@ def history_of(
     return History(past, canary, newest, frozen)
 
 
-def weights_owner(model: str, log: DecisionLog, serving: Serving, scopes: Iterable[Scope]) -> Scope | None:
-    """Return the scope that judges a model's canary and promotion: several agents may use one model.
+def weights_owner(
+    model: str, log: DecisionLog, serving: Serving, scopes: Iterable[Scope], enabled: Collection[Scope]
+) -> Scope | None:
+    """Return the scope that judges a model's canary and promotion: agents of several tenants may use one model.
 
-    It is the one whose decision put the version out; of versions that a person put out, the first scope by name.
+    It is the one whose decision put the version out; of versions that a person put out, the first scope by name. One
+    whose policy disables weights only ends the canary that it began; it is the owner where no scope enables them, too.
+
+    Args:
+        model: the model.
+        log: all records up to now.
+        serving: what serves the model.
+        scopes: those that a policy covers.
+        enabled: those whose policy enables the lever `weights`.
     """
     served = serving.versions.served
     version = served.canary if served.canary is not None else served.stable
@@ -139,9 +149,10 @@ def weights_owner(model: str, log: DecisionLog, serving: Serving, scopes: Iterab
         if one["target"] == str(version) and log.state_of(one) == "done"
     ]
     known = sorted(scope for scope in scopes if scope.model == model)
-    if matching and scope_of(matching[-1]) in known:
-        return scope_of(matching[-1])
-    return known[0] if known else None
+    origin = scope_of(matching[-1]) if matching else None
+    if origin in known and (origin in enabled or served.canary is not None):
+        return origin
+    return next((scope for scope in known if scope in enabled), known[0] if known else None)
 
 
 def canary_shares(past: Sequence[Past], decisions: Iterable[Decision], canary: Canary) -> list[tuple[int, float]]:
