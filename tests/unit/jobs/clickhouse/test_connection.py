@@ -55,6 +55,40 @@ def test_a_token_replaces_user_and_password(
     assert all(header.startswith(scheme) for header in seen)
 
 
+@pytest.mark.parametrize("token", ["a-token", ""])
+def test_a_redirect_of_clickhouse_carries_no_credentials_to_another_host(
+    refusing: tuple[str, list[str]], token: str
+) -> None:
+    other, seen = refusing
+    given: list[str] = []
+
+    class Redirect(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            given.append(self.headers.get("authorization", ""))
+            self.send_response(307)
+            self.send_header("location", other.replace("127.0.0.1", "localhost") + self.path)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Redirect) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        fields = {"url": f"http://127.0.0.1:{server.server_port}", "password": "p", "access_token": token}
+        wanted = Settings().clickhouse.model_validate(fields)
+        with pytest.raises(StoreUnavailableError):
+            connect(with_settings(Settings(), clickhouse=dict(wanted)), timeout_s=5.0)
+        server.shutdown()
+        thread.join()
+    assert all(given)
+    assert set(seen) <= {""}
+
+
 @pytest.fixture
 def renewing() -> Iterator[tuple[str, list[str], TokenServer]]:
     """A ClickHouse that takes only the newest token, the tokens that it got, and the token server."""
