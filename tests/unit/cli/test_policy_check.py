@@ -20,6 +20,7 @@ def test_a_policy_is_explained_in_words(tmp_path: Path) -> None:
         "2 of operator, admin must approve",
         "memory is never pulled",
         "with a power of 80 %",
+        "No built-in rule is about skills: nothing pulls it.",
     ):
         assert words in result.output
     explained = json.loads(CliRunner().invoke(cli, ["policy", "check", str(file), "--json"]).output)

@@ -11,6 +11,8 @@ from stepstream.services.control.decide.records import Lever
 _TRIED = "is tried on at most {:.0%} of trajectories"
 _REACH: dict[Lever, str] = {"tools": "acts without a trial", "task_mix": "reaches training only"}
 """Levers without a canary."""
+_WITHOUT_RULE: tuple[Lever, ...] = ("skills", "memory")
+"""Levers that no built-in rule pulls."""
 _HALF = 0.5
 """Success rate at which a canary detects the least."""
 
@@ -49,6 +51,9 @@ def _levers(policy: ControlPolicy) -> Iterator[str]:
     ordered = sorted(policy.levers.items(), key=lambda each: (each[1].cost, each[1].blast_radius))
     enabled = [lever for lever, limits in ordered if limits.enabled]
     yield f"The cheapest lever with evidence goes first: {', '.join(enabled) or 'none is enabled'}."
+    if idle := tuple(lever for lever in _WITHOUT_RULE if lever in enabled):
+        pullers = f"only {_joined(policy.own_rules)} may pull" if policy.own_rules else "nothing pulls"
+        yield f"No built-in rule is about {_joined(idle)}: {pullers} {'them' if len(idle) > 1 else 'it'}."
     for lever, limits in ordered:
         yield _lever(lever, limits, policy.approvals_for(lever))
     yield "A promotion, its rollback, and a tool that is disabled or rolled back reach all trajectories at once."
