@@ -4,6 +4,7 @@ from itertools import count
 
 import pytest
 
+from stepstream.services.control.decide.policy import ControlPolicy as Policy
 from stepstream.services.control.decide.policy import PolicyError
 from stepstream.services.control.policy_versions import PolicyRefused, applied, frozen
 from stepstream.topics.events import ControlPolicy
@@ -52,6 +53,12 @@ def test_a_policy_of_a_new_name_is_frozen_with_its_whole_tenant() -> None:
     assert not version(*both, name="late", document="tenant = 'other'")["frozen"], "another tenant"
     for each in freeze([*both, late], "acme", to=False):
         assert not each["frozen"]
+
+
+@pytest.mark.parametrize("tenant", ['a"b\\c', "a\nb", "a\x00b", "a\x7fb", "zürich/☃", " "])
+def test_a_tenant_of_any_name_is_frozen(tenant: str) -> None:
+    [made] = freeze([], tenant)
+    assert (made["tenant"], Policy.parse(made["document"]).tenant) == (tenant, tenant)
 
 
 def test_a_tenant_without_a_policy_is_frozen_by_an_empty_one() -> None:

@@ -111,7 +111,9 @@ def frozen(
 
 
 def _built_in(tenant: str, author: str, now_us: int) -> ControlPolicy:
-    document = f"tenant = {orjson.dumps(tenant).decode()}\n"
+    # JSON allows the character DEL in a text, TOML does not.
+    name = orjson.dumps(tenant).decode().replace("\x7f", "\\u007f")
+    document = f"tenant = {name}\n"
     return new_control_policy(
         event_id="",
         occurred_at_us=now_us,
