@@ -180,6 +180,7 @@ def test_a_file_gives_the_content_that_was_exported() -> None:
         (b'{"attempts": 0}', "attempts: Input should be greater than or equal to 1"),
         (b'{"tools": [{"name": "a"}, {"name": "a"}]}', "tools: a twice"),
         (b'{"examples": [{"messages": []}]}', "examples.0.messages"),
+        (b'{"instructions": "' + b"x" * 10_000_000 + b'"}', "of at most 1000000 bytes; it has 100"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_field(text: bytes, fault: str) -> None:

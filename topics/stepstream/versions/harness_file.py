@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stepstream.topics.events import new_harness_example, new_harness_tool, new_message, new_tool_call
 
+MAX_BYTES = 1_000_000
+"""Largest content as JSON. Kafka takes records of 1 MiB, and every call of the agent begins with the content."""
+
 
 class InvalidHarness(ValueError):
     """The file holds no harness; the message names the field and the remedy."""
@@ -60,7 +63,7 @@ def read_harness(text: bytes) -> dict[str, Any]:
     """Return the fields of a harness's content, and its parents.
 
     Raises:
-        InvalidHarness: not JSON, an unknown or wrong field, or two changes of one tool.
+        InvalidHarness: not JSON, an unknown or wrong field, two changes of one tool, or more than `MAX_BYTES`.
     """
     try:
         found = _Harness.model_validate(orjson.loads(text))
@@ -76,6 +79,8 @@ def read_harness(text: bytes) -> dict[str, Any]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidHarness(f"tools: {', '.join(twice)} twice: one change a tool")
     fields = found.model_dump()
+    if (size := len(orjson.dumps(fields))) > MAX_BYTES:
+        raise InvalidHarness(f"a harness has content of at most {MAX_BYTES} bytes; it has {size}: shorten the examples")
     fields["tools"] = [new_harness_tool(**tool) for tool in fields["tools"]]
     fields["examples"] = [
         new_harness_example(
