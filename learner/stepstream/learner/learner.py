@@ -54,7 +54,7 @@ def main(settings: Settings, stop: Stop) -> None:
     try:
         retention.take_over()
         while not stop:
-            if _wait_for_version(settings, codec, stop) is None:
+            if _wait_for_version(settings, codec, stop) is None or not control.wait_read(stop):
                 break
             # A new producer each time: `stepstream models publish` fences the one of the lineage before.
             owner = owner_of(settings, codec, settings.learner.model, stop)

@@ -1,26 +1,43 @@
 """Follow what is decided about the learner's model: whether it trains, on which labels, and what was taken back."""
 
+import logging
 from contextlib import AbstractContextManager
 from typing import cast
 
 from stepstream.config import Settings
+from stepstream.core.process import Stop
 from stepstream.learner import metrics
 from stepstream.topics.catalogue import ROLLOUTS, TRAINING_CONTROL
 from stepstream.topics.events import Rollout
 from stepstream.topics.table import Table, wait_all_current
 
-_CURRENT_S = 30.0
+log = logging.getLogger(__name__)
+
+_READ_S = 5.0
+"""Time between two looks at a stop, and two warnings, while the decisions are not read."""
 
 
 class ModelControl(AbstractContextManager["ModelControl"]):
-    """Newest decisions about one model. Only the constructor blocks; while Kafka is away, the decisions stay."""
+    """Newest decisions about one model. Only `wait_read` blocks; while Kafka is away, the decisions stay."""
 
     def __init__(self, settings: Settings) -> None:
-        """Start to follow the topics, and read them to their ends within 30 s."""
+        """Start to follow the topics; return at once. See `wait_read`."""
         self._model = settings.learner.model
         self._training = Table(settings, TRAINING_CONTROL)
         self._rollouts = Table(settings, ROLLOUTS)
-        wait_all_current((self._training, self._rollouts), _CURRENT_S)
+
+    def wait_read(self, stop: Stop) -> bool:
+        """Block until the decisions from before the start have been read; return False if `stop` is set first.
+
+        Without them, a learner that starts in a rollback would train from the version that was taken back.
+        """
+        tables = (self._training, self._rollouts)
+        while not wait_all_current(tables, _READ_S):
+            faults = "; ".join(table.fault for table in tables if table.fault)
+            log.warning("waiting for the decisions about '%s': %s", self._model, faults or "the log is not read yet")
+            if stop:
+                return False
+        return True
 
     @property
     def paused(self) -> bool:
