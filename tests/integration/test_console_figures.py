@@ -1,4 +1,4 @@
-"""Test what the console counts and marks: time-outs, decisions about versions, retracted feedback."""
+"""Test what the console counts and marks: time-outs, erasures, decisions about versions, retracted feedback."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from console_trajectories import attempt, put
-from sample_records import feedback, worker_status
+from sample_records import SAMPLES, feedback, worker_status
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
@@ -16,12 +16,13 @@ from stepstream.jobs.clickhouse.rollup_refresh import refresh
 from stepstream.services.console.api.curves import curves
 from stepstream.services.console.api.decisions import _effect
 from stepstream.services.console.api.overview import overview
+from stepstream.services.console.api.people import MOST_ERASURES, people
 from stepstream.services.console.api.review import review
 from stepstream.services.console.api.trajectories import trajectories, trajectory
 from stepstream.services.console.endpoints import Call, Endpoint, Services
 from stepstream.services.console.store import Store
 from stepstream.services.console.users import User
-from stepstream.topics.events import new_rollout
+from stepstream.topics.events import new_erasure, new_rollout
 
 ADMIN = User("root", "admin", "")
 OF_DEFAULT = User("ada", "viewer", "default")
@@ -37,7 +38,7 @@ def services(own_database: Callable[[str], Settings]) -> Iterator[Services]:
         settings,
         *attempt("good", ["a"], BEGIN_US, group_id="g", success=True),
         *attempt("bad", ["a"], BEGIN_US, group_id="g", success=False, harness_version="h2"),
-        *attempt("late", ["a"], BEGIN_US, group_id="g", end="truncated"),
+        *attempt("late", ["a"], BEGIN_US, group_id="g", end="truncated", flags=["held:strange"]),
         *attempt("lost", ["a"], BEGIN_US, group_id="g", end="open"),
     )
     decisions: list[tuple[str, dict[str, Any]]] = [
@@ -88,6 +89,37 @@ def test_a_time_out_is_a_failure(ask: Callable[..., Any], services: Services) ->
     assert (newest["trajectories"], newest["outcomes"], newest["successes"]) == (4, 3, 1)
     group = {row["trajectory_id"]: row["end"] for row in ask(trajectory, id="good", tenant="default")["group"]}
     assert group["late"] == "truncated"
+
+
+def test_quarantine_tells_the_outcome_as_the_list_does(ask: Callable[..., Any]) -> None:
+    names = ("trajectory_id", "success", "end", "pending")
+    listed, held = ask(trajectories, outcome="held")["trajectories"], ask(people)["quarantine"]
+    assert [[row[name] for name in names] for row in held] == [["late", None, "truncated", []]]
+    assert [[row[name] for name in names] for row in listed] == [["late", None, "truncated", []]]
+
+
+def proof(subject: str, at_us: int) -> Any:
+    of = {"event_id": subject, "request_id": subject, "subject": subject, "occurred_at_us": at_us}
+    return SAMPLES["erasure-proofs"] | of
+
+
+def test_an_erasure_is_finished_though_its_proof_is_not_among_the_newest(
+    ask: Callable[..., Any], services: Services
+) -> None:
+    subjects = [f"{n:040x}" for n in range(2 * MOST_ERASURES)]
+    asked = [subjects[0], *subjects[-MOST_ERASURES + 1 :]]
+    put(
+        services.settings,
+        *(
+            ("erasures", new_erasure(event_id=one, occurred_at_us=BEGIN_US + n, tenant="default", subject=one))
+            for n, one in enumerate(asked)
+        ),
+        # The first person has none; those asked for last have the oldest.
+        *(("erasure-proofs", proof(one, NOW_US - n * 1000)) for n, one in enumerate(subjects[1:])),
+    )
+    erasures = ask(people, OF_DEFAULT)["erasures"]  # another user: not from memory
+    assert [one["subject"] for one in erasures if one["finished_at"] is None] == subjects[:1]
+    assert len(erasures) == 1 + MOST_ERASURES
 
 
 def test_the_effect_of_a_decision_counts_time_outs(services: Services) -> None:

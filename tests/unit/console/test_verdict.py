@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from stepstream.services.console.api.people import unfinished
 from stepstream.services.console.api.review import verdict_items
 from stepstream.services.console.endpoints import BadRequest
 
@@ -49,10 +48,3 @@ def test_each_tag_is_an_item_with_an_id_of_its_own() -> None:
 def test_a_wrong_field_is_named(body: dict[str, Any], message: str) -> None:
     with pytest.raises(BadRequest, match=message):
         items(**body)
-
-
-def test_an_erasure_is_in_progress_until_a_later_proof() -> None:
-    proof = {"tenant": "a", "subject": "x", "finished_at": 20}
-    requests = [{"tenant": "a", "subject": "x", "requested_at": at} for at in (10, 30)]
-    assert [row["requested_at"] for row in unfinished(requests, [proof])] == [30]
-    assert len(unfinished([{"tenant": "b", "subject": "x", "requested_at": 10}], [proof])) == 1

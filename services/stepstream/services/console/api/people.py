@@ -35,7 +35,7 @@ SELECT tenant, subject, {ms("max(p.occurred_at)")} AS finished_at FROM erasure_p
 WHERE {TENANT} AND subject IN {{subjects:Array(String)}} GROUP BY tenant, subject
 """
 _QUARANTINE = f"""
-SELECT tenant, trajectory_id, agent, group_id, success, steps, reasons, by, {ms("ended_at")} AS ended_at,
+SELECT tenant, trajectory_id, agent, group_id, success, end, pending, steps, reasons, by, {ms("ended_at")} AS ended_at,
     if(decided_at IS NULL, NULL, {ms("assumeNotNull(decided_at)")}) AS decided_at
 FROM quarantine
 WHERE {TENANT} AND arrayExists(reason -> startsWith(reason, {{reason:String}}), reasons)
