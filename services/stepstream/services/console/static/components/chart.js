@@ -14,6 +14,8 @@ import { html } from "../vendor/lit-html/lit-html.js";
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 /** @param {string} name */
 export const faint = (name) => `color-mix(in srgb, ${colour(name)} 18%, transparent)`;
+// A share of fewer outcomes is no fall: its point is drawn hollow, and the line does not pass through it.
+export const FEW = 20;
 /** Names of colours for lines, in their order. */
 export const COLOURS = ["eval", "train", "third", "good", "warn", "bad"];
 

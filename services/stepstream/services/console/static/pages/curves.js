@@ -1,6 +1,6 @@
 // Show success by policy version, with intervals, and which versions were promoted, tried, rolled back and served.
 
-import { axis, chart, colour, faint, wholeTicks } from "../components/chart.js";
+import { FEW, axis, chart, colour, faint, wholeTicks } from "../components/chart.js";
 import { RANGE, filters, tenantFilter } from "../components/filters.js";
 import { ago, bytes, count, decimal, percent, version } from "../components/format.js";
 import { card, empty } from "../components/states.js";
@@ -20,8 +20,6 @@ import { html } from "../vendor/lit-html/lit-html.js";
 export const title = "Curves";
 export const tables = ["trajectories", "trajectory_hours", "checkpoints", "rollouts", "worker_status"];
 
-// A point of fewer outcomes is drawn hollow, and the line does not pass through it.
-const FEW = 20;
 /** @type {[string, string, string, number[]][]} */
 const SPLITS = [["eval", "held-out tasks", "eval", []], ["train", "training tasks", "train", [6, 4]]];
 

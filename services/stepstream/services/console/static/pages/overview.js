@@ -1,6 +1,6 @@
 // Show whether the policy learns, whether all is safe, and what changed lately.
 
-import { axis, chart, colour, faint } from "../components/chart.js";
+import { FEW, axis, chart, colour, faint } from "../components/chart.js";
 import { RANGE, filters, tenantFilter } from "../components/filters.js";
 import { ago, clock, count, decimal, percent, version } from "../components/format.js";
 import { card, tile } from "../components/states.js";
@@ -51,7 +51,7 @@ function tiles(data, context) {
   const published = data.changes.find((/** @type {any} */ row) => row.kind === "checkpoint");
   return [
     newest
-      ? tile("Success, newest version", percent(newest.rate), `${version(newest.version)}, ${newest.split}: ${percent(newest.low)} to ${percent(newest.high)} of ${count(newest.outcomes)}, all agents and harnesses`)
+      ? tile("Success, newest version", percent(newest.rate), `${version(newest.version)}, ${newest.split}: ${percent(newest.low)} to ${percent(newest.high)} of ${count(newest.outcomes)}, ${newest.outcomes < FEW ? "too few to compare, " : ""}all agents and harnesses`, newest.outcomes < FEW ? "warn" : "")
       : tile("Success, newest version", "–", "no outcome in this range"),
     tile("Steps per second", decimal(rate, rate < 10 ? 1 : 0), `mean of 10 s; ${count(data.totals.steps)} steps, ${count(data.totals.trajectories)} trajectories in this range`),
     tile("Staleness", decimal(stale.mean, 1), stale.mean === null ? "no trajectory in this range" : `largest ${stale.max}; bound ${data.staleness_bound}`, stale.max > data.staleness_bound ? "warn" : ""),

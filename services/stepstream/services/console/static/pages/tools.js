@@ -38,8 +38,13 @@ const columns = (context) => [
   { head: "p50", kind: "number", cell: (row) => ms(row.p50) },
   { head: "p95", kind: "number", cell: (row) => ms(row.p95) },
   { head: "p95 before", kind: "number", cell: (row) => ms(row.p95_before) },
-  { head: "", cell: (row) => html`<a href=${context.href("trajectories", { tool: row.tool })}>trajectories</a>` },
+  { head: "", cell: (row) => html`<a href=${trajectoriesHref(context, row.tool)}>trajectories</a>` },
 ];
+
+// The page's agent and range: without a range, Trajectories would search further back than the row counts.
+/** @param {Context} context @param {string} tool */
+const trajectoriesHref = ({ state, href }, tool) =>
+  href("trajectories", { tool, since: state.since || "24h", ...(state.agent ? { agent: state.agent } : {}) });
 
 /** @param {number | null} value */
 const ms = (value) => (value === null ? "–" : value < 1000 ? `${decimal(value, value < 10 ? 1 : 0)} ms` : `${decimal(value / 1000, 1)} s`);

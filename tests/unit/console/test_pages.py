@@ -1,0 +1,83 @@
+"""Test what pages of the console show of an answer, without a browser: their modules are loaded by Node."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from required_tools import require_tool
+
+from stepstream.services.console.app import STATIC
+
+RENDER = Path(__file__).parents[2] / "console" / "render_page.mjs"
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the browser's files that Node reads as modules."""
+    folder = tmp_path_factory.mktemp("modules") / "static"
+    shutil.copytree(STATIC, folder)
+    (folder / "package.json").write_text('{"type": "module"}')
+    return folder
+
+
+def render(modules: Path, page: str, data: dict[str, Any], **state: str) -> Any:
+    """Return `text` and `charts` of a page that a user of all tenants sees."""
+    asked = {"page": page, "state": state, "data": data, "user": {"name": "ada", "role": "admin", "tenant": ""}}
+    shown = subprocess.run(
+        [require_tool("Node"), RENDER, modules], input=json.dumps(asked), capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def point(version: int, successes: int, outcomes: int) -> dict[str, Any]:
+    rate = successes / outcomes
+    return {"split": "eval", "version": version, "outcomes": outcomes, "rate": rate, "low": rate / 2, "high": 1.0}
+
+
+@pytest.mark.parametrize(("state", "since"), [({}, "24h"), ({"since": "7d"}, "7d")])
+def test_a_tool_links_to_the_trajectories_that_its_row_counts(modules: Path, state: dict[str, str], since: str) -> None:
+    row = {"tool": "get", "calls": 1, "failed": 0, "baseline": 0.0, "errors": [], "p50": 1.0, "p95": 1.0}
+    data = {"tools": [row | {"p95_before": 1.0}], "tenants": [], "series": []}
+    for more in ({}, {"agent": "helper", "model": "m", "tenant": "acme"}):
+        text = render(modules, "tools", data, **more, **state)["text"]
+        link = text.split("<a href=/trajectories?")[1].split(">")[0]
+        wanted = {"tool": "get", "since": since} | more
+        assert dict(parse_qsl(link)) == wanted
+
+
+def test_a_held_time_out_is_shown_as_one(modules: Path) -> None:
+    row = {"trajectory_id": "t", "tenant": "default", "agent": "a", "reasons": ["strange"], "by": "", "ended_at": 0}
+    of: dict[str, Any] = {"consents": [], "consent_counts": [], "erasures": []}
+    for fields, outcome in (
+        ({"success": None, "end": "truncated", "pending": []}, "timed out"),
+        ({"success": None, "end": "truncated", "pending": ["judge"]}, "none yet"),
+        ({"success": None, "end": "open", "pending": []}, "none yet"),
+        ({"success": True, "end": "truncated", "pending": []}, "succeeded"),
+    ):
+        text = render(modules, "people", of | {"quarantine": [row | fields]})["text"]
+        found = [one for one in ("timed out", "none yet", "succeeded", "failed") if f">{one}<" in text]
+        assert found == [outcome], fields
+
+
+def test_a_point_of_few_samples_does_not_pass_for_a_fall(modules: Path) -> None:
+    success = [point(3, 0, 1), point(2, 16, 20), point(1, 10, 20)]
+    lists: Any = {name: [] for name in ("tenants", "models", "agents", "harnesses", "rollouts", "swaps", "checkpoints")}
+    rows = [row | {"reward": 0.0, "at": 0, "trajectories": row["outcomes"]} for row in success]
+    [[versions, line, low, high, hollow, *_]] = render(modules, "curves", lists | {"success": rows})["charts"]
+    assert versions == [1, 2, 3]
+    assert (line, hollow) == ([0.5, 0.8, None], [None, None, 0.0])
+    assert (low[2], high[2]) == (0.0, 1.0)
+
+
+def test_the_overview_marks_a_success_of_few_samples(modules: Path) -> None:
+    of: Any = {name: [] for name in ("tenants", "models", "alarms", "steps", "changes")}
+    of |= {"totals": {"steps": 0, "trajectories": 0}, "staleness": {"mean": None, "max": None}, "staleness_bound": 8}
+    for newest, is_marked in ((point(3, 0, 1), True), (point(3, 0, 20), False)):
+        text = render(modules, "overview", of | {"success": [newest]})["text"]
+        assert ("too few to compare" in text) is is_marked
+        assert ("figure warn" in text) is is_marked
