@@ -105,10 +105,13 @@ class ControlLog(AbstractContextManager["ControlLog"]):
         )
 
     def open_tests(self, scopes: Sequence[Scope]) -> int:
-        """Return how many canaries run for the scopes, of weights and of harnesses."""
+        """Return how many tests of canaries run for the scopes.
+
+        One scope tests the weights of a model; each scope of an agent tests its harness, with the calls of one model.
+        """
         weights = sum(self._versions.served(model).canary is not None for model in {scope.model for scope in scopes})
         harnesses = self._tables[HARNESSES].items().values()
-        agents = {(scope.tenant, scope.agent) for scope in scopes}
+        agents = [(scope.tenant, scope.agent) for scope in scopes]
         return weights + sum(
             served_harnesses(versions_of(harnesses, *agent).values()).canary is not None for agent in agents
         )
