@@ -2,7 +2,10 @@
 
 import pytest
 
+from stepstream.services.control.approvals import approval_state
 from stepstream.services.control.decisions import UnknownDecision, fold
+from stepstream.services.control.history import DecisionLog
+from stepstream.topics.catalogue import DECISION_ACTS
 from stepstream.topics.events import Decision, new_approval, new_decision, new_decision_act
 
 NOW = 1_000
@@ -41,6 +44,21 @@ def test_the_newest_decisions_come_first_with_their_states() -> None:
     assert log.listed(NOW, tenant="acme") == log.listed(NOW, agent="desk") == log.listed(NOW, model="n") == []
     assert [one["description"] for one in log.details(log.found("d1"), NOW)["acts"]] == ["put out"]
     assert [row["state"] for row in log.listed(3 * NOW)] == ["expired", "done"]
+
+
+@pytest.mark.parametrize(("earlier", "later"), [("started", "done"), ("started", "failed"), ("done", "undone")])
+def test_a_clock_that_goes_back_hides_no_later_state(earlier: str, later: str) -> None:
+    """A person undoes on another machine, whose clock is behind; or a restarted controller's clock is."""
+    acts = [
+        new_decision_act(event_id=state, occurred_at_us=at_us, agent="shop", model="m", decision_id="d1", state=state)
+        for state, at_us in ((earlier, NOW), (later, NOW - 500))
+    ]
+    assert fold([decision("d1")], [], acts).state(decision("d1"), NOW) == later
+    log = DecisionLog()
+    for act in acts:
+        log.add(DECISION_ACTS, act)
+    assert log.state_of(decision("d1")) == later
+    assert approval_state(decision("d1"), [], acts, NOW, "d1") == "approved"
 
 
 def test_an_answer_has_the_reason_why_it_does_not_count() -> None:

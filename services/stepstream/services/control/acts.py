@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
+from stepstream.services.control.approvals import STARTED
 from stepstream.services.control.decide.canary import shadow_figures
 from stepstream.services.control.decide.decide import JOB
 from stepstream.services.control.decide.records import CANARY, CANARY_RULES, DIVERGING_REWARDS, Shadow
-from stepstream.services.control.history import AUTHOR, STARTED
+from stepstream.services.control.history import AUTHOR
 from stepstream.services.control.scope import Serving, scope_of, training_key
 from stepstream.services.control.tool_changes import (
     add_with_tools,

@@ -20,12 +20,12 @@ from stepstream.config import Settings
 from stepstream.core.process import Stop
 from stepstream.services.control import acts, metrics
 from stepstream.services.control.acts import Record
-from stepstream.services.control.approvals import approval_state, newest_decision_id, uncounted
+from stepstream.services.control.approvals import STARTED, approval_state, newest_decision_id, uncounted
 from stepstream.services.control.approved import approved_version
 from stepstream.services.control.decide.decide import NO_STORE, decide, hold_without_store
 from stepstream.services.control.decide.event import event_of
 from stepstream.services.control.decide.records import LEVERS, TAKES_BACK, History
-from stepstream.services.control.history import STARTED, DecisionLog, canary_shares, history_of, weights_owner
+from stepstream.services.control.history import DecisionLog, canary_shares, history_of, weights_owner
 from stepstream.services.control.log import ControlLog
 from stepstream.services.control.policies import Policies, PolicyInForce
 from stepstream.services.control.proposals import Proposals, is_search

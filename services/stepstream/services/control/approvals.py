@@ -16,6 +16,8 @@ ApprovalState = Literal["awaiting", "approved", "rejected", "expired"]
 
 APPROVED, REJECTED = "approved", "rejected"
 """Verdicts."""
+STARTED = "started"
+"""State of a decision to propose while a search runs."""
 
 
 def key_of(decision: Decision) -> tuple[str, str, str]:
@@ -123,6 +125,15 @@ def uncounted(
             counted.append(one)
 
 
+def act_order(act: DecisionAct) -> tuple[int, int, str]:
+    """Return the order of an act: the begin of a search first, an undo last, the others between them; then by time.
+
+    Clocks differ: an undo may come from another machine, a search may end under another controller.
+    """
+    place = {STARTED: 0, "undone": 2}.get(act["state"], 1)
+    return place, act["occurred_at_us"], act["event_id"]
+
+
 def approvers(decision: Decision, answers: Iterable[Approval]) -> list[str]:
     """Return the people whose approval counts, the first one first; for a rejected decision who rejected it."""
     return _count(decision, answers)[1]
@@ -173,10 +184,10 @@ def _states(decision: Decision, acts: Iterable[DecisionAct]) -> list[str]:
 def _in_time(acts: Iterable[DecisionAct], decision: Decision) -> list[DecisionAct]:
     """Return the decision's acts in order of time."""
     own = (one for one in acts if one["decision_id"] == decision["event_id"] and one["tenant"] == decision["tenant"])
-    return sorted(own, key=_order)
+    return sorted(own, key=act_order)
 
 
-def _order(record: Approval | DecisionAct) -> tuple[int, str]:
+def _order(record: Approval) -> tuple[int, str]:
     return record["occurred_at_us"], record["event_id"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from stepstream.services.control.approvals import answer_fault, approval_state, approvers, key_of
+from stepstream.services.control.approvals import act_order, answer_fault, approval_state, approvers, key_of
 from stepstream.services.control.signatures import TrustedKeys, signed
 from stepstream.services.control.undo import undo_kind
 from stepstream.topics.events import Approval, Decision, DecisionAct, new_approval
@@ -68,7 +68,7 @@ class Decisions:
 
     def acts_of(self, decision: Decision) -> list[DecisionAct]:
         """Return what was done about a decision, the oldest first."""
-        return sorted(self.acts.get(decision["event_id"], ()), key=_order)
+        return sorted(self.acts.get(decision["event_id"], ()), key=act_order)
 
     def newest_like(self, decision: Decision) -> str:
         """Return the id that `approvals.newest_decision_id` returns."""
@@ -183,7 +183,7 @@ def fold(
     return folded
 
 
-def _order(record: Approval | DecisionAct) -> tuple[int, str]:
+def _order(record: Approval) -> tuple[int, str]:
     return record["occurred_at_us"], record["event_id"]
 
 

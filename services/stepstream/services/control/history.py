@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from stepstream.analytics.estimate import Estimate
+from stepstream.services.control.approvals import STARTED, act_order
 from stepstream.services.control.decide.records import (
     SHADOW_DIFFERENCE,
     SHADOW_WORSE,
@@ -26,8 +27,6 @@ from stepstream.versions.harnesses import lineage, served_harnesses
 
 AUTHOR = "control plane"
 """Author of the records that the controller writes."""
-STARTED = "started"
-"""State of a decision to propose while a search runs."""
 
 
 @dataclass(slots=True)
@@ -83,7 +82,7 @@ class DecisionLog:
 
     def acts_of(self, decision_id: str) -> list[DecisionAct]:
         """Return the acts of a decision, the oldest first."""
-        return sorted(self.acts.get(decision_id, {}).values(), key=_order)
+        return sorted(self.acts.get(decision_id, {}).values(), key=act_order)
 
     def answers_to(self, decision_id: str) -> list[Approval]:
         """Return the answers to a decision, the oldest first; before its first act, forged ones are `refused`."""
@@ -274,5 +273,5 @@ def _newest(done: Sequence[Past], action: str, target: str) -> Past | None:
     return next((one for one in reversed(done) if one.action == action and one.target == target), None)
 
 
-def _order(record: Decision | DecisionAct | Approval) -> tuple[int, str]:
+def _order(record: Decision | Approval) -> tuple[int, str]:
     return record["occurred_at_us"], record["event_id"]
