@@ -15,6 +15,7 @@ import click
 
 from stepstream.config import Settings, load
 from stepstream.versions import rollout_actions
+from stepstream.versions.layout import read_name
 from stepstream.versions.rollout_actions import Decision, RolloutRefused
 from stepstream.versions.rollouts import ModelVersions, ServedVersions
 
@@ -263,10 +264,10 @@ def _print_problems(problems: dict[str, str]) -> None:
 
 
 def _parse(name: str) -> tuple[str, int]:
-    model, at, version = name.rpartition("@")
-    if not at or not model or not version.isdigit():
+    named = read_name(name)
+    if named is None:
         raise click.BadParameter(f"'{name}' is not MODEL@VERSION: write it like demo@7")
-    return model, int(version)
+    return named
 
 
 def open_log() -> Any:

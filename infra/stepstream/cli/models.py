@@ -145,10 +145,13 @@ def _log() -> AbstractContextManager[Settings]:
 
 
 def _parse(name: str) -> tuple[str, int | None]:
-    model, at, version = name.rpartition("@")
-    if not at or not model or not (version.isdigit() or version == "latest"):
+    from stepstream.versions.layout import read_name
+
+    model = name.removesuffix("@latest")
+    named = (model, None) if model and model != name else read_name(name)
+    if named is None:
         raise click.BadParameter(f"'{name}' is not MODEL@VERSION: write it like demo@7 or demo@latest")
-    return model, None if version == "latest" else int(version)
+    return named
 
 
 def _row(checkpoint: Any) -> dict[str, Any]:

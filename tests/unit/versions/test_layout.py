@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from stepstream.topics.events import CheckpointFile, new_checkpoint_file
-from stepstream.versions.layout import index_of, indexed_files, is_safe, role_of, role_of_path, weights_sha256
+from stepstream.versions.layout import (
+    index_of,
+    indexed_files,
+    is_safe,
+    read_name,
+    role_of,
+    role_of_path,
+    weights_sha256,
+)
+from stepstream.versions.updates import ModelUpdates
 
 
 @pytest.mark.parametrize(
@@ -52,6 +61,14 @@ def test_the_role_follows_from_the_name(path: str, role: str) -> None:
 )
 def test_a_name_that_leaves_the_folder_is_unsafe(path: str) -> None:
     assert not is_safe(path)
+
+
+@pytest.mark.parametrize("name", ["m", "m@", "@3", "m@-1", "m@\u00b2", "m@" + "9" * 5000, "m@3 ", ""])
+def test_a_name_of_another_form_is_no_version(name: str) -> None:
+    """A deleted key of another form would else stop every reader of the topic."""
+    assert read_name(name) is None
+    assert list(ModelUpdates().checkpoint(name, None)) == []
+    assert read_name("a@b@12") == ("a@b", 12)
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1))

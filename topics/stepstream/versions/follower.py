@@ -9,6 +9,7 @@ from stepstream.config import Settings
 from stepstream.topics.catalogue import CHECKPOINTS, ROLLOUTS
 from stepstream.topics.events import Checkpoint, Rollout
 from stepstream.topics.table import Table, wait_all_current
+from stepstream.versions.layout import read_name
 from stepstream.versions.rollouts import NOTHING_SERVED, ModelVersions, ServedVersions
 
 _log = logging.getLogger(__name__)
@@ -97,14 +98,11 @@ class VersionFollower(AbstractContextManager["VersionFollower"]):
             table.close()
 
     def _checkpoint_changed(self, key: str, checkpoint: Checkpoint | None) -> None:
-        model, _, number = key.rpartition("@")
-        if checkpoint is not None:
-            model, version = checkpoint["model"], checkpoint["version"]
-        elif number.isdigit():
-            version = int(number)
-        else:
+        named = read_name(key) if checkpoint is None else (checkpoint["model"], checkpoint["version"])
+        if named is None:
             _log.warning("ignored the deletion of the key '%s' of %s, which is not model@version", key, CHECKPOINTS)
             return
+        model, version = named
         with self._lock:
             self._state(model).apply_checkpoint(version, checkpoint)
         self._notify(model)

@@ -11,6 +11,7 @@ in one folder; their roles follow from the names.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
@@ -27,6 +28,10 @@ _TRAINING_NAMES = ("optimizer.safetensors", "critic.safetensors", "adapter", "ba
 _TOKENIZER_WORDS = ("token", "template", "vocab", "merges", "tekken", "sentencepiece", ".jinja", "spiece")
 
 
+_NUMBER = re.compile("[0-9]{1,9}")
+"""Digits that an integer of 32 bits holds; `str.isdigit` takes characters that `int` refuses."""
+
+
 class VersionRejected(Exception):
     """A version's files cannot be used; the message names the version, the file and the fault."""
 
@@ -38,6 +43,12 @@ class NotStored(VersionRejected):
 def name_of(checkpoint: Checkpoint) -> str:
     """Return `MODEL@VERSION`."""
     return f"{checkpoint['model']}@{checkpoint['version']}"
+
+
+def read_name(name: str) -> tuple[str, int] | None:
+    """Return model and version of `MODEL@VERSION`; None: it has another form."""
+    model, _, number = name.rpartition("@")
+    return (model, int(number)) if model and _NUMBER.fullmatch(number) else None
 
 
 def folder_name(version: int, event_id: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stepstream.topics.events import Checkpoint, Rollout, Track, WorkerStatus
+from stepstream.versions.layout import read_name
 from stepstream.versions.rollouts import NOTHING_SERVED, ModelVersions, ServedVersions
 from stepstream.versions.worker_agreement import live_workers, served_tracks
 
@@ -89,15 +90,10 @@ class ModelUpdates:
 
     def checkpoint(self, key: str, checkpoint: Checkpoint | None) -> Iterator[ModelUpdate]:
         """Apply a record of `checkpoints`; None: its key was deleted."""
-        model, _, number = key.rpartition("@")
-        if checkpoint is not None:
-            model, version = checkpoint["model"], checkpoint["version"]
-        elif number.isdigit():
-            version = int(number)
-        else:
+        named = read_name(key) if checkpoint is None else (checkpoint["model"], checkpoint["version"])
+        if named is None or not self._is_wanted(named[0]):
             return
-        if not self._is_wanted(model):
-            return
+        model, version = named
         versions = self._models.setdefault(model, ModelVersions())
         before = versions.checkpoints.get(version)
         versions.apply_checkpoint(version, checkpoint)
