@@ -30,11 +30,21 @@ ADMIN = User("root", "admin", "")
 OF_DEFAULT = User("ada", "operator", "default")
 OF_ACME = User("bob", "operator", "acme")
 ALARMS = [
-    alarm(alarm_id=text, tenant=tenant, kind=kind, agent=agent, model="planted", rising="outcome", message=text)
-    for text, tenant, kind, agent in (
-        ("of default", "default", "success", "a"),
-        ("of acme", "acme", "success", "a"),
-        ("of a model", "", "engine_gap", ""),
+    alarm(
+        alarm_id=text,
+        tenant=tenant,
+        kind=kind,
+        agent=agent,
+        model="planted",
+        environment=environment,
+        rising="outcome",
+        message=text,
+    )
+    for text, tenant, kind, agent, environment in (
+        ("of default", "default", "success", "a", ""),
+        ("of acme", "acme", "success", "a", ""),
+        ("of elsewhere", "acme", "success", "a", "elsewhere"),
+        ("of a model", "", "engine_gap", "", ""),
     )
 ]
 ID = "018f0000-0000-7000-8000-000000000001"
@@ -271,10 +281,12 @@ def test_rewards_and_tools_follow_the_rollups(ask: Callable[..., Any], services:
 
 
 def test_alarms_are_shown_to_users_of_their_tenant(ask: Callable[..., Any]) -> None:
-    seen = {ADMIN: {"of default", "of acme", "of a model"}, OF_DEFAULT: {"of default"}, OF_ACME: {"of acme"}}
+    of_acme = {"of acme", "of elsewhere"}
+    seen = {ADMIN: {"of default", *of_acme, "of a model"}, OF_DEFAULT: {"of default"}, OF_ACME: of_acme}
     for user, expected in seen.items():
         for page in (overview, rewards):
             assert {row["message"] for row in ask(page, user)["alarms"]} == expected
+    # No trajectory is of the environment elsewhere.
     queued = [(row["message"], row["tenant"]) for row in ask(review)["alarms"]]
     assert set(queued) == {(f"of {one}", one) for one in ("default", "acme")} | {
         ("of a model", one) for one in ("default", "acme")

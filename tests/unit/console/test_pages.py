@@ -50,6 +50,28 @@ def test_a_tool_links_to_the_trajectories_that_its_row_counts(modules: Path, sta
         assert dict(parse_qsl(link)) == wanted
 
 
+def test_an_alarm_links_to_what_it_is_about(modules: Path) -> None:
+    alarm: dict[str, Any] = {"state": "raised", "rising": "length", "falling": "", "rising_before": 0.0}
+    alarm |= {"rising_after": 1.0, "trajectories_before": 1, "trajectories_after": 1, "message": "m", "raised_at": 0}
+    about = {"tenant": "acme", "agent": "a", "model": "m", "environment": "shop", "split": "train"}
+    nothing: dict[str, Any] = {"components": [], "tenants": [], "bucket_s": 10}
+    for row, wanted in (
+        (about | {"since_version": 3}, about | {"version": "3"}),
+        (dict.fromkeys(about, "") | {"model": "m", "since_version": None}, {"model": "m"}),
+    ):
+        text = render(modules, "rewards", nothing | {"alarms": [alarm | row]})["text"]
+        assert dict(parse_qsl(text.split("<a href=/trajectories?")[1].split(">")[0])) == wanted
+
+
+def test_a_filter_that_a_link_brings_is_shown(modules: Path) -> None:
+    data: dict[str, Any] = {"trajectories": [], "next": "", "days": 90}
+    assert "name=environment" not in render(modules, "trajectories", data)["text"]
+    conditions = {"model": "m", "environment": "shop", "split": "train", "task": "t", "harness": "h"}
+    text = render(modules, "trajectories", data, **conditions)["text"]
+    for name, value in conditions.items():
+        assert f"name={name} .value={value} " in text, name
+
+
 def test_a_held_time_out_is_shown_as_one(modules: Path) -> None:
     row = {"trajectory_id": "t", "tenant": "default", "agent": "a", "reasons": ["strange"], "by": "", "ended_at": 0}
     of: dict[str, Any] = {"consents": [], "consent_counts": [], "erasures": []}

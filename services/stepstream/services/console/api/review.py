@@ -58,6 +58,7 @@ SELECT tenant, trajectory_id, agent, reward,
 FROM trajectories FINAL
 WHERE {TENANT} AND opened_at >= {_RANGE} AND ({{of:String}} = '' OR tenant = {{of:String}})
     AND ({{agent:String}} = '' OR agent = {{agent:String}}) AND model = {{model:String}}
+    AND ({{environment:String}} = '' OR environment = {{environment:String}})
     AND split = {{split:String}} AND version_max >= {{version:Int32}} AND {_UNREVIEWED}
 ORDER BY risen DESC, trajectory_id LIMIT 20
 """
@@ -76,6 +77,7 @@ def review(call: Call) -> Answer:
             of=alarm["tenant"],
             agent=alarm["agent"],
             model=alarm["model"],
+            environment=alarm["environment"],
             split=alarm["split"],
             rising=alarm["rising"],
             version=alarm["since_version"] or 0,

@@ -37,7 +37,7 @@ GROUP BY at, name, kind ORDER BY kind, name, at LIMIT 20000
 """,
 )
 _ALARMS = f"""
-SELECT alarm_id, state, kind, environment, agent, model, split, reward_spec, rising, falling, rising_before,
+SELECT alarm_id, state, kind, tenant, environment, agent, model, split, reward_spec, rising, falling, rising_before,
     rising_after, falling_before, falling_after, trajectories_before, trajectories_after, p_value, threshold,
     baseline_version, since_version, message, {ms("raised_at")} AS raised_at, {ms("changed_at")} AS changed_at
 FROM alarms_now WHERE {TENANT} ORDER BY state = 'raised' DESC, raised_at DESC LIMIT 100

@@ -63,6 +63,14 @@ const alarms = (data, context) => table("Alarms", [
   { head: "Rose", cell: (row) => `${row.rising}: ${decimal(row.rising_before)} to ${decimal(row.rising_after)}` },
   { head: "Fell", cell: (row) => (row.falling ? `${row.falling}: ${decimal(row.falling_before)} to ${decimal(row.falling_after)}` : "none") },
   { head: "Trajectories", kind: "number", cell: (row) => `${count(row.trajectories_before)}, ${count(row.trajectories_after)}` },
-  { head: "Since", cell: (row) => html`<a href=${context.href("trajectories", { model: row.model, ...(row.agent ? { agent: row.agent } : {}), ...(row.since_version === null ? {} : { version: String(row.since_version) }) })}>${version(row.since_version)}</a>` },
+  { head: "Since", cell: (row) => html`<a href=${trajectoriesHref(context, row)}>${version(row.since_version)}</a>` },
   { head: "Raised", cell: (row) => ago(row.raised_at, context.now), kind: "name" },
 ], data.alarms, { empty: "No alarms: no guard has fallen while a rewarded component rose." });
+
+// What the alarm is about, whatever the page's filters are; a part that it does not name is not a condition.
+/** @param {Context} context @param {any} row */
+function trajectoriesHref(context, row) {
+  const { tenant, agent, model, environment, split } = row;
+  const about = { tenant, agent, model, environment, split, version: String(row.since_version ?? "") };
+  return context.href("trajectories", Object.fromEntries(Object.entries(about).filter(([, value]) => value)));
+}

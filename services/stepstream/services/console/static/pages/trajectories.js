@@ -20,6 +20,7 @@ const TENANT = { name: "tenant", label: "Tenant", kind: "search" };
 const FIELDS = [
   { name: "text", label: "Words in a step", kind: "search" },
   { name: "agent", label: "Agent", kind: "search" },
+  { name: "model", label: "Model", kind: "search" },
   { name: "version", label: "Version", kind: "number" },
   { name: "outcome", label: "Outcome", kind: "choice", all: "all", options: [["success", "succeeded"], ["failure", "failed"], ["none", "no outcome"], ["error", "with errors"], ["held", "held"]] },
   { name: "tool", label: "Tool", kind: "search" },
@@ -28,6 +29,12 @@ const FIELDS = [
   { name: "group", label: "Group", kind: "search" },
   { name: "id", label: "Id begins with", kind: "search" },
   { name: "since", label: "Range", kind: "choice", all: "until 50 are found", options: [["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"]] },
+];
+// Conditions that links bring along: shown while they hold, so that they can be seen and removed.
+/** @type {import("../components/filters.js").Filter[]} */
+const FROM_LINKS = [
+  { name: "task", label: "Task", kind: "search" }, { name: "environment", label: "Environment", kind: "search" },
+  { name: "harness", label: "Harness", kind: "search" }, { name: "split", label: "Split", kind: "search" },
 ];
 
 /** @param {Context} context */
@@ -48,7 +55,7 @@ export const trajectoryHref = (context, row) => context.href("trajectory", { ten
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
-  ${filters(context.user.tenant ? FIELDS : [...FIELDS, TENANT], context)}
+  ${filters([...FIELDS, ...FROM_LINKS.filter((field) => context.state[field.name]), ...(context.user.tenant ? [] : [TENANT])], context)}
   ${card("Trajectories", html`
     ${table("Trajectories", columns(context), data.trajectories, { empty: nothing(data, context), href: (row) => trajectoryHref(context, row) })}
     <p class="pages">
