@@ -67,7 +67,7 @@ const alarms = (data, context) => table("Alarms", [
   { head: "Raised", cell: (row) => ago(row.raised_at, context.now), kind: "name" },
 ], data.alarms, { empty: "No alarms: no guard has fallen while a rewarded component rose." });
 
-// What the alarm is about, whatever the page's filters are; a part that it does not name is not a condition.
+// Name what the alarm is about, also against the filters of the page; a part that the alarm lacks is no condition.
 /** @param {Context} context @param {any} row */
 function trajectoriesHref(context, row) {
   const { tenant, agent, model, environment, split } = row;
