@@ -26,7 +26,8 @@ function flat(value) {
   if (Array.isArray(value)) return value.map(flat).join("");
   if (typeof value !== "object") return String(value);
   if (value.strings) return value.strings.map((part, at) => part + flat(value.values[at])).join("");
-  if (value.values) return flat(value.values[0]); // a directive: `live`
+  if (value.values?.length === 3) return value.values[0].map(value.values[2]).map(flat).join(""); // `repeat`
+  if (value.values) return flat(value.values[0]); // `live`
   if (value.data) charts.push(value.data);
   return "";
 }

@@ -1,6 +1,7 @@
 """Test what pages of the console show of an answer, without a browser: their modules are loaded by Node."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -84,6 +85,30 @@ def test_a_held_time_out_is_shown_as_one(modules: Path) -> None:
         text = render(modules, "people", of | {"quarantine": [row | fields]})["text"]
         found = [one for one in ("timed out", "none yet", "succeeded", "failed") if f">{one}<" in text]
         assert found == [outcome], fields
+
+
+def test_a_branch_and_the_colours_of_tokens_are_shown(modules: Path) -> None:
+    step: dict[str, Any] = {"model": "m", "version_min": 1, "version_max": 2, "response_tokens": 3, "cost": None}
+    step |= {"duration_ms": None, "finish_reason": "", "occurred_ms": 0, "error": "", "trainable": True, "reward": None}
+    step |= {"messages": [], "response": {"content": "x", "tool_calls": []}, "shared_messages": 2, "fidelity": "token"}
+    steps = [step | {"step_index": index, "shared_step": shared} for index, shared in ((1, -1), (2, 0))]
+    tokens = [
+        {"id": 1, "logprob": -0.01, "version": 1, "masked": False},
+        {"id": 2, "logprob": -9.0, "version": 2, "masked": False},
+        {"id": 3, "logprob": None, "version": 2, "masked": True},
+    ]
+    data: dict[str, Any] = {"tenant": "t", "trajectory_id": "x", "label": None, "steps": steps, "more": False}
+    data |= {"tree": {"nodes": [], "cut": False}, "group": [], "feedback": []}
+    data |= {"fetched": {"whole": {}, "tokens": {"2": {"tokens": tokens}}, "status": None}}
+    for colour, classes in (
+        ("logprob", ["lp-4", "lp-0", "lp-none masked"]),
+        ("version", ["tv-0", "tv-1", "tv-1 masked"]),
+    ):
+        text = render(modules, "trajectory", data, tenant="t", id="x", colour=colour)["text"]
+        before, branch = text.split("Step 2</h3>")
+        assert "continues 2 messages of the step before" in before
+        assert re.search(r'continues 2 messages of step 0 <span class="badge">branch</span>', branch)
+        assert re.findall(r"<span class=token ([^>]*?)\s+title=", branch) == classes
 
 
 def test_a_point_of_few_samples_does_not_pass_for_a_fall(modules: Path) -> None:
