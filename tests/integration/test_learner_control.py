@@ -66,6 +66,8 @@ def test_a_learner_pauses_in_place_and_goes_on_from_the_stable_version_after_a_r
     decisions = [one for one in lab.own_records("training-decisions") if one["trajectory_id"].startswith("bad")]
     assert {(one["outcome"], one["reason"]) for one in decisions} == {("dropped", "other_lineage")}
     assert newest["metrics"]["staleness_max"] <= 1, "versions that were taken back do not count"
+    harmful = set(lab.trained(2)) - set(lab.trained(1))
+    assert harmful.isdisjoint(lab.trained(3)), "the version that was taken back would be trained again"
     assert lab.cli(rebuild, f"{lab.model}@3").exit_code == 0
 
 

@@ -72,6 +72,11 @@ class Versions:
         """Return one version; None: it was never published."""
         return self.by_model.get(model, {}).get(version)
 
+    def present(self, model: str, numbers: Iterable[int]) -> list[Checkpoint]:
+        """Return those of these versions that were published, in order."""
+        found = self.by_model.get(model, {})
+        return [found[number] for number in sorted(numbers) if number in found]
+
     def lineage(self, checkpoint: Checkpoint) -> list[Checkpoint]:
         """Return the version and its ancestors, newest first, down to the root.
 

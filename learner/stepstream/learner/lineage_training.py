@@ -88,9 +88,10 @@ class LineageTraining:
         self._left_out = left_out(line, self._newest)
         self._root = line[-1]["version"]
         own, root = of_log(line, settings.kafka.prefix), line[-1]["version"]
-        self._start = offsets_of(self._base) if self._base in own else {}
-        start = self._start
-        self._uses = uses_of(own, start)
+        start = self._start = offsets_of(self._base) if self._base in own else {}
+        # The same updates of the same version would do the same harm again.
+        harmful = versions.present(self._config.model, self._left_out & self._known_bad)
+        self._uses = uses_of([*own, *of_log(harmful, settings.kafka.prefix)], start)
         self._check_log(self._uses)
         decider = Decider(self._config.model, root)
         requirements = requirements_of(self._config)

@@ -85,27 +85,33 @@ class ClosedGroup:
     """Newest trained revision, by trajectory."""
     seen: dict[str, int] = field(default_factory=dict)
     """Newest revision that the group held or dropped, by trajectory."""
+    excluded: bool = False
+    """True if it ended since the reward specification of all its labels was excluded."""
 
     def may_reopen(self, attempt: Attempt) -> bool:
-        """Return True if a newer revision of an attempt without a group may still be trained on.
+        """Return True if a newer revision of an attempt may still be trained on.
 
-        Its credit depends on no other attempt.
+        That of an attempt without a group may, since its credit depends on no other attempt. After an exclusion, all
+        attempts may get newer labels, of the specification that replaces the excluded one.
         """
         newer = attempt.revision > self.seen.get(attempt.trajectory_id, 0)
-        return not attempt.group_id and not self.trained and newer
+        return newer and not self.trained and (not attempt.group_id or self.excluded)
 
     @classmethod
-    def of(cls, group: Group, freshest: int, used_up: bool, before: "ClosedGroup | None") -> Self:
+    def of(
+        cls, group: Group, freshest: int, used_up: bool, before: "ClosedGroup | None", *, excluded: bool = False
+    ) -> Self:
         """Return the remains of a group, merged with `before`, its remains from an earlier closing."""
         seen = {name: attempt.revision for name, attempt in group.attempts.items()}
         if before is None:
-            return cls(freshest, group.first, used_up, group.trained, seen)
+            return cls(freshest, group.first, used_up, group.trained, seen, excluded)
         return cls(
             freshest=max(freshest, before.freshest),
             first=min((first for first in (group.first, before.first) if first is not None), default=None),
             used_up=used_up or before.used_up,
             trained=_newest(group.trained, before.trained),
             seen=_newest(seen, before.seen),
+            excluded=excluded and before.excluded,
         )
 
 

@@ -18,6 +18,7 @@ from stepstream.learner.data.sampler import Candidate, GroupSampler, candidate_o
 
 _MAX_CLOSED = 50_000
 """Largest number of closed groups kept to recognise late attempts, while no new version lets them expire."""
+_EXCLUDED_SPEC = "excluded_reward_spec"
 _OTHER_LEARNER = ("split", "other_model", "no_group")
 
 
@@ -312,15 +313,16 @@ class ReplayBuffer:
         self._changed.add(group_id)
         # The group is kept until any copy would be stale; an attempt without versions counts as sampled now.
         freshest = max((self._version - (a.staleness(self._version) or 0) for a in group.attempts.values()), default=0)
+        excluded = all(self._exclusion(attempt) == _EXCLUDED_SPEC for attempt in group.attempts.values())
         closed = self._closed[group_id] = ClosedGroup.of(
-            group, freshest, group.used >= self._reuse, self._closed.get(group_id)
+            group, freshest, group.used >= self._reuse, self._closed.get(group_id), excluded=excluded
         )
         for attempt in group.attempts.values():
             trained = group.trained.get(attempt.trajectory_id) == attempt.revision
             if not trained and not self._reopen(attempt, closed, group.since_s):
-                excluded = self._exclusion(attempt)
-                cap = group.skipped_by if excluded == "stale" else ""
-                self._drop(attempt, cap or excluded or reason, unless=group.trained)
+                exclusion = self._exclusion(attempt)
+                cap = group.skipped_by if exclusion == "stale" else ""
+                self._drop(attempt, cap or exclusion or reason, unless=group.trained)
 
     def _drop(self, attempt: Attempt, reason: str, unless: Mapping[str, int] | None = None) -> None:
         """Drop an attempt; do nothing if `unless`, the trained revisions, has this revision or a newer one.
@@ -341,7 +343,7 @@ class ReplayBuffer:
 
     def _exclusion(self, attempt: Attempt) -> str:
         if not attempt.untrainable and attempt.reward_spec in self._excluded_specs:
-            return "excluded_reward_spec"
+            return _EXCLUDED_SPEC
         if attempt.untrainable or not self._requirements.fresh:
             return attempt.untrainable
         if attempt.version_min is not None and attempt.version_min < self._root:

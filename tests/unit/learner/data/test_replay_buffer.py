@@ -141,6 +141,19 @@ def test_a_group_keeps_its_labels_of_other_specifications_and_newer_revisions() 
     assert replay_buffer.dropped == {"superseded": 1, "excluded_reward_spec": 1}
 
 
+def test_a_group_of_an_excluded_specification_is_trained_on_once_it_is_labelled_again() -> None:
+    gamed = [record | {"reward_spec": "gamed"} for record in group_of("g", SIZE)]
+    sound = [record | {"reward_spec": "sound", "revision": 2} for record in gamed]
+    records = log_of(*gamed, *sound)
+    replay_buffer = fold(buffer(excluded_specs={"gamed"}), records[: 2 * SIZE - 1])
+    assert replay_buffer.take(1) is None
+    fold(replay_buffer, [records[-1], *records[:SIZE]])  # and copies of the first labels
+    assert positions_of(replay_buffer.take(1)) == [(0, SIZE + n) for n in range(SIZE)]
+    fold(replay_buffer, records)
+    assert replay_buffer.take(1) is None
+    assert {drop.reason for drop in replay_buffer.take_drops()} == {"excluded_reward_spec", "superseded"}
+
+
 def test_a_restart_drops_what_was_dropped_and_remembers_what_was_trained_on() -> None:
     trained = [record | {"reward_spec": "gamed"} for record in group_of("g", SIZE)]
     waiting = [record | {"reward_spec": "gamed"} for record in group_of("h", SIZE)]
