@@ -76,10 +76,11 @@ def test_versions_that_learn_on_may_be_tried_later_but_not_in_the_quiet_stretch(
     assert (found.right_levers, found.false_actions) == (1, (in_quiet,))
 
 
-@pytest.mark.parametrize(("at_s", "false"), [(30, 0), (55, 0), (95, 1)], ids=["within", "after it", "when quiet"])
+@pytest.mark.parametrize(("at_s", "false"), [(30, 0), (55, 0), (95, 2)], ids=["within", "after it", "when quiet"])
 def test_learning_may_resume_after_a_gamed_reward_but_not_in_the_quiet_stretch(at_s: int, false: int) -> None:
     events = [event("gameable_reward", 10, 50), event("tool_breaks", 50, 90, "get"), event("quiet", 90, 120)]
-    found = score_of(events, [decision(20, "weights", "pause", "m"), decision(at_s, "weights", "train", "m")])
+    resumed = [decision(at_s, "weights", "train", "m"), decision(at_s + 1, "weights", "canary", "2")]
+    found = score_of(events, [decision(20, "weights", "pause", "m"), *resumed])
     assert (found.right_levers, len(found.false_actions)) == (1, false)
 
 

@@ -11,6 +11,7 @@ from stepstream.topics.catalogue import (
     DECISION_ACTS,
     DECISIONS,
     HARNESSES,
+    LEARNER_UPDATES,
     ROLLOUTS,
     TRAINING_CONTROL,
 )
@@ -23,6 +24,7 @@ from stepstream.versions.rollouts import ServedVersions, served_versions
 
 _CURRENT_S = 30.0
 _POLL_S = 0.2
+_FOLLOWED = (DECISIONS, DECISION_ACTS, LEARNER_UPDATES)
 TENANT = "default"
 
 
@@ -37,10 +39,10 @@ class LogReader(AbstractContextManager["LogReader"]):
         self._consumer = self._stack.enter_context(EventConsumer(settings.kafka, self._codec))
         start = {
             (topic, partition): offset
-            for topic in (DECISIONS, DECISION_ACTS)
+            for topic in _FOLLOWED
             for partition, offset in self._consumer.end_offsets(topic).items()
         }
-        self._consumer.follow([DECISIONS, DECISION_ACTS], start)
+        self._consumer.follow(list(_FOLLOWED), start)
         self._tables = {
             topic: self._stack.enter_context(Table(settings, topic))
             for topic in (ALARMS, HARNESSES, ROLLOUTS, CHECKPOINTS, TRAINING_CONTROL)
@@ -49,6 +51,8 @@ class LogReader(AbstractContextManager["LogReader"]):
             table.wait_current(_CURRENT_S)
         self._decisions: dict[str, Decision] = {}
         self._acts: dict[str, DecisionAct] = {}
+        self.learned_us = 0
+        """Time of the learner's newest update of the model, in microseconds since the Unix epoch; 0: there is none."""
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -58,9 +62,13 @@ class LogReader(AbstractContextManager["LogReader"]):
         while events := self._consumer.poll(500, _POLL_S):
             for event in events:
                 record = event.record
-                if record is None or (record["agent"], record["model"]) != (self._agent, self._model):
+                if record is None or record["model"] != self._model:
                     continue
-                if event.topic == DECISIONS:
+                if event.topic == LEARNER_UPDATES:
+                    self.learned_us = max(self.learned_us, record["occurred_at_us"])
+                elif record["agent"] != self._agent:
+                    continue
+                elif event.topic == DECISIONS:
                     self._decisions.setdefault(record["event_id"], record)
                 else:
                     self._acts.setdefault(record["decision_id"], record)

@@ -28,7 +28,7 @@ from stepstream.topics.ids import now_us
 
 POLL_S = 1.0
 SETTLED_S = 8.0
-"""Time without a decision but `hold` after which an answered event is over."""
+"""Time without an update of the learner and without a decision but `hold` after which an answered event is over."""
 LEARNT: tuple[Kind, ...] = ("weights_can_learn", "gameable_reward")
 """Events that are answered only after the weights have changed."""
 STOP_S = 10.0
@@ -171,13 +171,15 @@ class ControlDemo:
         return True
 
     def _settle(self, kind: Kind, deadline: float) -> None:
-        """Wait until no canary runs, no alarm is active and no decision but `hold` has come for `SETTLED_S`.
+        """Wait until no canary runs, no alarm is active and neither update nor decision has come for `SETTLED_S`.
 
         The alarm of a gamed reward clears once the repaired reward judges; then learning resumes, which belongs to that
-        event. Before the first event that trains, learning is paused.
+        event. Before the first event that trains, learning is paused. After a rollback, the learner updates the stable
+        version with the groups that it still has, and a version that it publishes is tried.
         """
         while time.monotonic() < deadline:
-            newest = max((one["occurred_at_us"] for one in self._log.done if one["action"] != "hold"), default=0)
+            decided_us = (one["occurred_at_us"] for one in self._log.done if one["action"] != "hold")
+            newest = max([self._log.learned_us, *decided_us])
             testing = self._log.weights.canary is not None or self._log.harness.canary is not None
             stopped = self._log.has_alarm or (kind == "gameable_reward" and self._log.is_paused)
             if not testing and not stopped and now_us() - newest > SETTLED_S * 1e6:

@@ -32,8 +32,9 @@ _STEPS: dict[Kind, frozenset[tuple[str, str]]] = {
     "quiet": frozenset(),
 }
 """Decisions that an event also calls for: a trial before a promotion, and its end without one."""
-_AFTERWARDS: dict[Kind, frozenset[tuple[str, str]]] = {"gameable_reward": frozenset({("weights", "train")})}
-"""Decisions that the end of an event calls for: learning resumes once the reward is repaired."""
+_AFTERWARDS: dict[Kind, frozenset[tuple[str, str]]] = {"gameable_reward": _STEPS["gameable_reward"]}
+"""Decisions that the end of an event calls for: learning resumes once the reward is repaired, also on what the repaired
+one labels again, and its versions are tried."""
 _LASTING: frozenset[Kind] = frozenset({"better_examples", "weights_can_learn"})
 """Events that go on to call for decisions: better versions keep coming."""
 
