@@ -1,11 +1,13 @@
 """The fold of decisions, answers and acts, as the CLI and the console show it."""
 
+from typing import Any
+
 import pytest
 
-from stepstream.services.control.approvals import approval_state
+from stepstream.services.control.approvals import approval_state, newest_decision_id
 from stepstream.services.control.decisions import UnknownDecision, fold
 from stepstream.services.control.history import DecisionLog
-from stepstream.topics.catalogue import DECISION_ACTS
+from stepstream.topics.catalogue import DECISION_ACTS, DECISIONS
 from stepstream.topics.events import Decision, new_approval, new_decision, new_decision_act
 
 NOW = 1_000
@@ -59,6 +61,16 @@ def test_a_clock_that_goes_back_hides_no_later_state(earlier: str, later: str) -
         log.add(DECISION_ACTS, act)
     assert log.state_of(decision("d1")) == later
     assert approval_state(decision("d1"), [], acts, NOW, "d1") == "approved"
+
+
+def test_people_and_the_controller_agree_on_the_current_decision_after_a_clock_went_back() -> None:
+    first, second = decision("d1") | {"occurred_at_us": 50}, decision("d2") | {"occurred_at_us": 40}
+    records: list[Any] = [first, second]
+    log = DecisionLog()
+    for record in records:
+        log.add(DECISIONS, record)
+    current = newest_decision_id(log.in_order(), records[1])
+    assert fold(records, [], []).newest_like(records[1]) == current
 
 
 def test_an_answer_has_the_reason_why_it_does_not_count() -> None:

@@ -26,7 +26,7 @@ def key_of(decision: Decision) -> tuple[str, str, str]:
 
 
 def newest_decision_id(decisions: Iterable[Decision], about: Decision) -> str:
-    """Return the id of the newest decision of the agent and model that is no `hold`; `decisions`: in order of the log.
+    """Return the id of the newest decision of the agent and model that is no `hold`; `decisions`: in order of time.
 
     A `hold` replaces nothing: the control plane also holds because a decision waits for people.
     """

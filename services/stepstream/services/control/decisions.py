@@ -171,7 +171,10 @@ def fold(
     """Return the fold of records in order of the log. `keys`: those whose signatures make an answer count."""
     folded = Decisions(keys=keys or TrustedKeys())
     for decision in decisions:
-        if folded.by_id.setdefault(decision["event_id"], decision) is decision and decision["action"] != "hold":
+        if folded.by_id.setdefault(decision["event_id"], decision) is not decision or decision["action"] == "hold":
+            continue
+        before = folded.by_id.get(folded.newest.get(key_of(decision), ""))
+        if before is None or _order(before) < _order(decision):  # by time, as the controller
             folded.newest[key_of(decision)] = decision["event_id"]
     newest: dict[str, Approval] = {}
     for answer in answers:
@@ -183,7 +186,7 @@ def fold(
     return folded
 
 
-def _order(record: Approval) -> tuple[int, str]:
+def _order(record: Approval | Decision) -> tuple[int, str]:
     return record["occurred_at_us"], record["event_id"]
 
 
