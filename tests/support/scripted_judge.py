@@ -24,7 +24,10 @@ def serve_replies(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[Any]]
 
 @contextmanager
 def serve_function(answer: Callable[[Any], tuple[int, bytes]]) -> Iterator[tuple[str, list[Any]]]:
-    """As `serve_replies`, with replies computed from the request body by `answer`."""
+    """As `serve_replies`, with replies computed from the request body by `answer`.
+
+    The content of a redirect is its target. A GET, as after a redirect, has no body and gets status 404.
+    """
     seen: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -33,9 +36,15 @@ def serve_function(answer: Callable[[Any], tuple[int, bytes]]) -> Iterator[tuple
             seen.append((self.path, self.headers.get("authorization"), orjson.loads(body)))
             status, content = answer(seen[-1][2])
             self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("location", content.decode())
             self.send_header("content-length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def do_GET(self) -> None:
+            seen.append((self.path, self.headers.get("authorization"), None))
+            self.send_error(404)
 
         def log_message(self, *_: Any) -> None:
             pass

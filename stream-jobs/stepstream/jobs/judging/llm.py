@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from stepstream.config import JudgeSettings
+from stepstream.core.no_redirects import open_request
 from stepstream.jobs.judging.next_state import request, score_of
 from stepstream.jobs.runtime.retry import BoundedRetry, RetriesExhausted, interruptible_sleep
 from stepstream.jobs.verifiers.base import NoVerdict
@@ -102,7 +103,7 @@ class JudgeApi:
             headers["authorization"] = f"Bearer {key}"
         call = urllib.request.Request(self.url, orjson.dumps(body), headers)
         try:
-            with urllib.request.urlopen(call, timeout=self._settings.timeout_s) as reply:
+            with open_request(call, self._settings.timeout_s) as reply:
                 answer: bytes = reply.read(_MAX_BYTES)
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError):

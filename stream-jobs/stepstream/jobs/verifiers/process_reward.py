@@ -14,6 +14,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import Field
 
+from stepstream.core.no_redirects import open_request
 from stepstream.jobs.verifiers.base import Case, NoVerdict, Source, Unavailable, UnverifiableCase, Verdict
 from stepstream.jobs.verifiers.options import InvalidOptions, Options, VerifierContext, parse_options
 from stepstream.topics.events import Message
@@ -67,7 +68,7 @@ class ProcessReward:
             body |= {"positive": options.positive, "negative": options.negative}
         call = urllib.request.Request(self._url, orjson.dumps(body), {"content-type": "application/json"})
         try:
-            with urllib.request.urlopen(call, timeout=options.timeout_s) as reply:
+            with open_request(call, options.timeout_s) as reply:
                 answer = orjson.loads(reply.read(_MAX_BYTES))
             return [float(score) for score in answer["scores"]], int(answer["version"])
         except urllib.error.HTTPError as error:

@@ -2,14 +2,16 @@
 
 import threading
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from scripted_judge import reply, serve_replies
 from waiting import TIMEOUT_S
 
 from stepstream.config import JudgeSettings
-from stepstream.jobs.judging.llm import JudgeApi, JudgeClient
+from stepstream.jobs.judging.llm import JudgeApi, JudgeClient, JudgeUnavailable
 from stepstream.jobs.judging.next_state import RUBRIC
 from stepstream.jobs.runtime.retry import Cancelled
 
@@ -34,6 +36,14 @@ def test_a_failed_call_is_retried_and_an_invalid_answer_is_not() -> None:
     with serve_replies((200, reply("I think it went well."))) as (url, seen):
         assert client(url).score_all(["{}"]) == [None]
     assert len(seen) == 1
+
+
+def test_a_redirect_is_a_failure_and_gets_no_key() -> None:
+    with serve_replies((200, b"")) as (other, leaked), serve_replies((302, other.encode())) as (url, _):
+        settings = JudgeSettings(url=url, model="m", api_key=SecretStr("k"), per_minute=1e6)
+        call = partial(JudgeApi(settings, lambda: False).complete, {})
+        pytest.raises(JudgeUnavailable, call).match("302")
+    assert not leaked
 
 
 def test_steps_are_skipped_while_the_judge_is_unavailable() -> None:
