@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
@@ -39,10 +38,13 @@ def test_a_failed_call_is_retried_and_an_invalid_answer_is_not() -> None:
 
 
 def test_a_redirect_is_a_failure_and_gets_no_key() -> None:
-    with serve_replies((200, b"")) as (other, leaked), serve_replies((302, other.encode())) as (url, _):
+    with (
+        serve_replies((200, b"")) as (other, leaked),
+        serve_replies((302, other.encode())) as (url, _),
+        pytest.raises(JudgeUnavailable, match="302"),
+    ):
         settings = JudgeSettings(url=url, model="m", api_key=SecretStr("k"), per_minute=1e6)
-        call = partial(JudgeApi(settings, lambda: False).complete, {})
-        pytest.raises(JudgeUnavailable, call).match("302")
+        JudgeApi(settings, lambda: False).complete({})
     assert not leaked
 
 
