@@ -29,6 +29,8 @@ from stepstream.topics.ids import now_us
 POLL_S = 1.0
 SETTLED_S = 8.0
 """Time without an update of the learner and without a decision but `hold` after which an answered event is over."""
+RETRAINED_S = 30.0
+"""Time after a rollback of weights before the quiet stretch: the learner reads its groups again for the stable one."""
 LEARNT: tuple[Kind, ...] = ("weights_can_learn", "gameable_reward")
 """Events that are answered only after the weights have changed."""
 STOP_S = 10.0
@@ -134,6 +136,7 @@ class ControlDemo:
     def _stretch(self, kind: Kind) -> Occurrence:
         """Let one event happen and wait for the end of its stretch."""
         if kind == "quiet":
+            self._settle(kind, time.monotonic() + self._pace.stretch_s)
             began_us = now_us()
             self._sleep(self._pace.quiet_s)
             return Occurrence(kind, began_us, now_us())
@@ -171,18 +174,18 @@ class ControlDemo:
         return True
 
     def _settle(self, kind: Kind, deadline: float) -> None:
-        """Wait until no canary runs, no alarm is active and neither update nor decision has come for `SETTLED_S`.
+        """Wait until no canary runs, no alarm is active and updates and decisions have ceased.
 
         The alarm of a gamed reward clears once the repaired reward judges; then learning resumes, which belongs to that
         event. Before the first event that trains, learning is paused. After a rollback, the learner updates the stable
         version with the groups that it still has, and a version that it publishes is tried.
         """
         while time.monotonic() < deadline:
-            decided_us = (one["occurred_at_us"] for one in self._log.done if one["action"] != "hold")
-            newest = max([self._log.learned_us, *decided_us])
+            settled_us = [one["occurred_at_us"] + 1e6 * _settled_s(one, kind) for one in self._log.done]
+            settled_us.append(self._log.learned_us + 1e6 * SETTLED_S)
             testing = self._log.weights.canary is not None or self._log.harness.canary is not None
             stopped = self._log.has_alarm or (kind == "gameable_reward" and self._log.is_paused)
-            if not testing and not stopped and now_us() - newest > SETTLED_S * 1e6:
+            if not testing and not stopped and now_us() > max(settled_us):
                 return
             self._sleep(POLL_S)
 
@@ -246,6 +249,14 @@ class ControlDemo:
             if one["action"] != "hold" and one["event_id"] not in self._printed:
                 self._printed.add(one["event_id"])
                 self._view.print_line(f"{one['action']:9} {one['lever'] or '':8} {one['target']:18} {one['reason']}")
+
+
+def _settled_s(decision: Decision, kind: Kind) -> float:
+    """Return the seconds after a decision in which its consequences may come, before an event's end or `quiet`."""
+    if decision["action"] == "hold":
+        return 0.0
+    retrains = (decision["lever"], decision["action"]) == ("weights", "rollback")
+    return RETRAINED_S if retrains and kind == "quiet" else SETTLED_S
 
 
 def summary(result: Result) -> list[str]:
