@@ -13,7 +13,7 @@ from scripted_upstream import ScriptedUpstream
 from stack_fixtures import with_settings
 from stack_world import World
 from stream_records import make_ending, make_steps
-from trace_collector import TraceCollector, collect_traces
+from trace_collector import CollectedSpan, TraceCollector, collect_traces
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream import sdk
@@ -275,10 +275,16 @@ def test_another_tenants_response_does_not_exist(tenants: dict[str, Tenant]) -> 
 def test_one_trace_leads_from_a_call_to_its_label_in_the_tables(
     tenants: dict[str, Tenant], collector: TraceCollector
 ) -> None:
-    calls = [span for span in collector.spans if span.name == "call chat" and '"chat"' in span.text]
-    assert {name for name in TENANTS for span in calls if f'"{name}"' in span.text} == set(TENANTS)
-    for call in calls:
+    wait_until(
+        lambda: {name for name in TENANTS for call in calls(collector) if f'"{name}"' in call.text} == set(TENANTS)
+    )
+    for call in calls(collector):
         wait_until(partial(leads_to_the_tables, collector, call.trace_id))
+
+
+def calls(collector: TraceCollector) -> list[CollectedSpan]:
+    """Return the spans of the calls of the trajectories `chat` that the gateway has exported so far."""
+    return [span for span in collector.spans if span.name == "call chat" and '"chat"' in span.text]
 
 
 def leads_to_the_tables(collector: TraceCollector, trace_id: str) -> bool:
@@ -294,7 +300,7 @@ def leads_to_the_tables(collector: TraceCollector, trace_id: str) -> bool:
 
 
 def test_no_span_has_a_text(tenants: dict[str, Tenant], collector: TraceCollector) -> None:
-    assert collector.spans
+    wait_until(lambda: bool(collector.spans))
     for tenant in tenants.values():
         assert not any(tenant.secret in span.text or PERSON in span.text for span in collector.spans)
 
