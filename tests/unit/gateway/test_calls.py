@@ -301,11 +301,12 @@ def test_an_unreadable_answer_is_502_in_a_translation(
     assert [step["error"] for step in stub.steps] == ["malformed_response"]
 
 
-@pytest.mark.parametrize("protocol", [RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
+@pytest.mark.parametrize("protocol", [CHAT, RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
+@pytest.mark.parametrize("native", [False, True], ids=["translated", "native"])
 def test_a_request_that_the_gateway_cannot_write_is_refused_with_the_reason(
-    protocol: ModelProtocol, store: EncryptedStore
+    protocol: ModelProtocol, native: bool, store: EncryptedStore
 ) -> None:
-    stub: Any = Stub(Random(0), "chat")
+    stub: Any = Stub(Random(0), protocol.name if native else "chat")
     schema: dict[str, Any] = {"type": "object"}
     for _ in range(300):
         schema = {"properties": schema}
@@ -314,3 +315,4 @@ def test_a_request_that_the_gateway_cannot_write_is_refused_with_the_reason(
     call(stub, SavedResponses(store), protocol, REQUESTS[protocol.name] | {"input": "q", "tools": tools})
     assert stub.sent[0]["status"] == 400
     assert "nested too deeply" in orjson.loads(stub.sent[1]["body"])["error"]["message"]
+    assert stub.steps == []

@@ -12,6 +12,7 @@ from stepstream.services.gateway.api_keys import ApiKeys
 from stepstream.services.gateway.http.client import Reply
 from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.passthrough import PassThrough
+from stepstream.services.gateway.response_ids import AccountIds
 from stepstream.services.gateway.worker_pool import Upstream
 from stepstream.services.http_server import CONNECTION
 
@@ -21,9 +22,10 @@ TEXT = "a question that fills some tokens"
 class Provider:
     """A provider of every model, with its upstreams; answers every request alike."""
 
-    account_ids = None
+    account_ids = AccountIds(b"operator's key")
 
-    def __init__(self) -> None:
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
         self.workers: Any = SimpleNamespace(pool=SimpleNamespace(served_models=lambda: None))
 
     def for_model(self, model: str) -> Any:
@@ -38,14 +40,18 @@ class Provider:
         pass
 
     async def send(self, *_: Any) -> Reply:
-        return Reply(200, [], b'{"input_tokens":9}', Upstream("u", in_flight=1))
+        return Reply(200, [], self.answer, Upstream("u", in_flight=1))
 
 
 def exchange(
-    body: bytes, method: str = "POST", path: str = "/v1/embeddings", counts: KeyCounts | None = None
+    body: bytes,
+    method: str = "POST",
+    path: str = "/v1/embeddings",
+    counts: KeyCounts | None = None,
+    answer: bytes = b'{"input_tokens":9}',
 ) -> tuple[int, bytes]:
     """Send one request with a key of all paths; return the answer's status and body."""
-    provider: Any = Provider()
+    provider: Any = Provider(answer)
     counts = counts or new_counts()
     keys: Any = ApiKeys(cast(Any, {}), counts, required=False)
     keys.authorize = lambda *_: key_grant(paths=["*"])
@@ -83,4 +89,11 @@ def test_only_a_request_that_runs_a_model_spends_the_keys_budget(
 def test_a_request_that_the_gateway_cannot_write_is_refused_with_the_reason() -> None:
     status, body = exchange(b'{"model":"m","input":' + b"[" * 300 + b"]" * 300 + b"}")
     assert status == 400
+    assert b"nested too deeply" in body
+
+
+def test_a_reply_that_the_gateway_cannot_write_is_502() -> None:
+    answer = b'{"id":"r1","object":"response","more":' + b"[" * 300 + b"]" * 300 + b"}"
+    status, body = exchange(b"{}", path="/v1/responses/input_tokens", answer=answer)
+    assert status == 502
     assert b"nested too deeply" in body

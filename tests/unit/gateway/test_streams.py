@@ -46,3 +46,12 @@ def test_a_stream_of_any_chunks_is_relayed_and_gives_an_answer(
         relay.feed(b"data: %b\n\n" % orjson.dumps(chunk))
     relay.end()
     assert relay.answer().message["role"]
+
+
+def test_a_chunk_that_the_gateway_cannot_write_reaches_the_caller_unchanged() -> None:
+    relay = NativeRelay(CHAT, RequestedAdditions(logprobs=False, token_ids=False), 0.0)
+    delta = b'{"content":"a","more":' + b"[" * 300 + b"]" * 300 + b"}"
+    chunk = b'data: {"choices":[{"index":0,"token_ids":[1],"delta":' + delta + b"}]}\n\n"
+    assert relay.feed(chunk) == chunk
+    relay.end()
+    assert relay.answer().error == "malformed_response"

@@ -14,7 +14,7 @@ from stepstream.services.gateway.context import packed_tokens
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import CallerScope, Prompt, StepPosition, Trajectory, prompt_of
-from stepstream.services.gateway.errors import BadRequest, UnknownResponse
+from stepstream.services.gateway.errors import BadRequest, UnknownResponse, encode_request
 from stepstream.services.gateway.grant import Grant
 from stepstream.services.gateway.harness import UNCHANGED, HarnessChooser
 from stepstream.services.gateway.identity import Identity
@@ -94,7 +94,7 @@ class CallPlan:
     def retarget(self, target: Target) -> None:
         """Send the call to another target, which speaks the same protocol."""
         if target.gives_tokens != self.target.gives_tokens:
-            self.body = orjson.dumps(self.request)
+            self.body = encode_request(self.request)
             if target.gives_tokens:
                 self.body = self.upstream_protocol.with_additions(self.body, self.request, target.plain_logprobs)
         self.target = target
@@ -200,6 +200,7 @@ class CallPlanner:
             trajectory_id = previous.trajectory.id if previous is not None else saved_id
         # A translated conversation is whole; a native one begins after the response that it names.
         prompt = prompt_of(conversation.messages, previous if translation is None else None)
+        conversation.encoded_tools()  # refuses the call, where no step could record them
         scope = _caller_scope(identity, grant.key_id, conversation)
         position = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope, identity.trace_id)
         if identity.applies_harness and identity.trajectory_id:

@@ -9,7 +9,13 @@ from urllib.parse import quote
 import orjson
 
 from stepstream.services.gateway.api_keys import CALLS, ApiKeys, credentials_of
-from stepstream.services.gateway.errors import GatewayError, NotFound, UnknownResponse, encode_request
+from stepstream.services.gateway.errors import (
+    GatewayError,
+    MalformedResponse,
+    NotFound,
+    UnknownResponse,
+    encode_request,
+)
 from stepstream.services.gateway.grant import Grant, is_stateless
 from stepstream.services.gateway.http.asgi import (
     JSON,
@@ -122,7 +128,7 @@ class PassThrough:
             self._count(request, reply.status, body, len(reply.body))
             content = reply.body
             if request.response_ids is not None and body is not None and request.response_ids.tag_reply(body):
-                content = orjson.dumps(body)
+                content = _encode_reply(body)
             await respond(send, reply.status, content, reply.headers)
             return
         size = 0
@@ -157,6 +163,18 @@ class PassThrough:
     async def _respond_error(send: Send, path: str, error: GatewayError) -> None:
         protocol = ANTHROPIC if path.startswith(ANTHROPIC.path) else CHAT
         await respond_error(send, error, protocol.error_body(str(error), error.type, error.code, error.param))
+
+
+def _encode_reply(body: Any) -> bytes:
+    """Return a parsed reply as JSON.
+
+    Raises:
+        MalformedResponse: it is nested too deeply.
+    """
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        raise MalformedResponse("the upstream's answer cannot be written: it is nested too deeply") from None
 
 
 def _request(scope: Scope, grant: Grant, target: Target, model: str, body: bytes, path: str, raw_path: str) -> _Request:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
 from stepstream.services.gateway.context import packed_tokens
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.carried_calls import call_ids
@@ -88,7 +86,7 @@ def build_step(
     sampled = None if conversation.has_unrecorded_text else sampled_tokens(answer, answer.model or model)
     packed_prompt = b"" if sampled is None else sampled.prompt
     packed_response = b"" if sampled is None else sampled.response
-    tools, tools_hash = encode_tools(conversation.tools)
+    tools, tools_hash = conversation.encoded_tools()
     response = mark_unknown_tools(answer.message, conversation.tools)
     shared = contexts.extend(
         position,
@@ -233,17 +231,6 @@ def policy_spans(weight_versions: Any, count: int, model: str) -> list[PolicySpa
     except (TypeError, KeyError, ValueError):
         return None
     return spans if position == count else None
-
-
-def encode_tools(tools: Any) -> tuple[bytes, int]:
-    """Return the offered tools as JSON and its hash, valid in this process; empty and 0 without tools.
-
-    Python's own hash is keyed and costs a quarter of a cryptographic digest, which matters once per call.
-    """
-    if not tools:
-        return b"", 0
-    text = orjson.dumps(tools)
-    return text, hash(text) or 1
 
 
 def mark_unknown_tools(message: Message, tools: Any) -> Message:

@@ -90,16 +90,14 @@ class NativeRelay:
             renamed |= self._response_ids.tag_reply(body)
         try:
             has_output = self._reader.add(body)
+            is_changed = self._protocol.strip(body, self._requested) or renamed
+            sent = with_data(event, orjson.dumps(body)) if is_changed else event.raw
         except PARSE_ERRORS:
             self._malformed = True  # the caller gets it unchanged, and can judge it
             return event.raw
         if has_output and self.first_token_ms is None:
             self.first_token_ms = (time.perf_counter() - self._started) * 1000.0
-        return (
-            with_data(event, orjson.dumps(body))
-            if self._protocol.strip(body, self._requested) or renamed
-            else event.raw
-        )
+        return sent
 
 
 class TranslatedRelay:

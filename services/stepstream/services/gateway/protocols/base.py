@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import orjson
+
 from stepstream.topics.events import Message, Sampling, new_message
 
 ProtocolName = Literal["chat", "responses", "anthropic"]
@@ -40,6 +42,20 @@ class Conversation:
     """Offered tools in the upstream's form; None: none, or unknown."""
     has_unrecorded_text: bool = False
     """True if the model sees text besides messages and tools, which no step records."""
+    _encoded_tools: tuple[bytes, int] | None = None
+
+    def encoded_tools(self) -> tuple[bytes, int]:
+        """Return the offered tools as JSON and its hash, valid in this process; empty and 0 without tools.
+
+        Python's own hash is keyed and costs a quarter of a cryptographic digest, which matters once per call.
+
+        Raises:
+            TypeError: they are nested too deeply.
+        """
+        if self._encoded_tools is None:
+            text = orjson.dumps(self.tools) if self.tools else b""
+            self._encoded_tools = text, (hash(text) or 1) if text else 0
+        return self._encoded_tools
 
 
 @dataclass(slots=True)
