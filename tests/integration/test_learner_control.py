@@ -51,24 +51,26 @@ def test_a_learner_pauses_in_place_and_goes_on_from_the_stable_version_after_a_r
     pause(False)
     lab.wait_for(2)
     assert len(set(lab.trained(2))) == 2 * PER_VERSION * SIZE, "nothing was lost"
+    lab.produce(*(f"k{n}" for n in range(PER_VERSION)), versions=(1, 1))
+    lab.wait_for(3)
 
     for version, one in lab.versions().by_model[lab.model].items():
         versions.apply_checkpoint(version, one)
     roll_out(rollout_actions.promote(lab.model, versions, 1))
-    roll_out(rollout_actions.start_canary(lab.model, versions, 2, 0.1))
+    roll_out(rollout_actions.start_canary(lab.model, versions, 3, 0.1))
     roll_out(rollout_actions.rollback(lab.model, versions))
     wait_until(lambda: f"training {lab.model}@1" in lab.learner.log_text)
-    lab.produce(*(f"bad{n}" for n in range(PER_VERSION)), versions=(2, 2))
+    lab.produce(*(f"bad{n}" for n in range(PER_VERSION)), versions=(3, 3))
     lab.produce(*(f"i{n}" for n in range(PER_VERSION)), versions=(1, 1))
-    lab.wait_for(3)
-    newest = lab.versions().get(lab.model, 3)
+    lab.wait_for(4)
+    newest = lab.versions().get(lab.model, 4)
     assert newest["parent_version"] == 1
     decisions = [one for one in lab.own_records("training-decisions") if one["trajectory_id"].startswith("bad")]
     assert {(one["outcome"], one["reason"]) for one in decisions} == {("dropped", "other_lineage")}
     assert newest["metrics"]["staleness_max"] <= 1, "versions that were taken back do not count"
-    harmful = set(lab.trained(2)) - set(lab.trained(1))
-    assert harmful.isdisjoint(lab.trained(3)), "the version that was taken back would be trained again"
-    assert lab.cli(rebuild, f"{lab.model}@3").exit_code == 0
+    harmful = set(lab.trained(3)) - set(lab.trained(2))
+    assert harmful.isdisjoint(lab.trained(4)), "the version that was taken back would be trained again"
+    assert lab.cli(rebuild, f"{lab.model}@4").exit_code == 0
 
 
 def test_a_learner_trains_on_no_label_of_an_excluded_reward_specification(lab: LearnerLab) -> None:
