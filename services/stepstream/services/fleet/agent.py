@@ -16,7 +16,7 @@ from stepstream.services.fleet.gateway_client import (
     RecordedFailure,
     RequestRejected,
 )
-from stepstream.services.fleet.ledger import Attempt, Status
+from stepstream.services.fleet.ledger import Attempt
 from stepstream.services.fleet.metrics import Metrics
 from stepstream.topics.ids import new_event_id, now_us
 
@@ -57,6 +57,9 @@ class Agent:
     async def attempt(self, assignment: Assignment) -> Attempt:
         """Make one attempt, from the task to its accepted feedback, and return its ledger entry.
 
+        An attempt that was abandoned or lost reports no end: the agent reached neither the task's end nor a limit. The
+        label job closes it after its idle timeout, without an outcome.
+
         Raises:
             UnknownTaskError: the environment has no such task.
         """
@@ -85,7 +88,7 @@ class Agent:
         try:
             while attempt.steps < environment.max_steps:
                 if self._stopping.is_set():
-                    await self._end_without_outcome(attempt, "abandoned", "the fleet was stopped")
+                    attempt.status, attempt.error = "abandoned", "the fleet was stopped"
                     return
                 message = await self._step(environment, attempt, messages)
                 if not message.get("tool_calls"):
@@ -94,9 +97,6 @@ class Agent:
                 messages += tool_round(environment, message)
         except RequestRejected as error:
             attempt.error = str(error)  # the agent's own fault, for example a context that is too long
-        except RecordedFailure as error:
-            await self._end_without_outcome(attempt, "lost", str(error))
-            return
         await self._post_feedback(attempt, {"name": "outcome", "value": outcome}, end)
         attempt.outcome, attempt.end = outcome, end
 
@@ -120,12 +120,6 @@ class Agent:
         add_versions(attempt, choice.get("weight_versions") or ())
         message: Message = choice["message"]
         return message
-
-    async def _end_without_outcome(self, attempt: Attempt, status: Status, reason: str) -> None:
-        """End the trajectory by feedback, so that the label job does not wait for an outcome."""
-        attempt.status, attempt.error = status, reason
-        if attempt.steps:
-            await self._post_feedback(attempt, {"name": status, "category": "unfinished"}, "truncated")
 
     async def _post_feedback(self, attempt: Attempt, signal: dict[str, Any], end: str) -> None:
         event_id = new_event_id()
