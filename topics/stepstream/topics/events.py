@@ -708,7 +708,7 @@ class ConsoleAction(TypedDict):
     state: str
     """`requested`, `done` or `failed`."""
     target: str
-    """Ids and names of the object of the action, once it is done."""
+    """Ids and names of the object of the action: as requested, or once it is done, what was changed."""
     reason: str
     """Reason of a failure."""
 

@@ -157,6 +157,8 @@ class Endpoint:
     read: Callable[[Call], Answer] | None = None
     act: Callable[[Call], Done] | None = None
     """Of an action, which is called with POST and recorded on the log; exactly one of `read` and `act` is given."""
+    names: tuple[str, ...] = ()
+    """Fields of an action's body that name its object, for the audit: ids and names, no text of agents or people."""
 
 
 def reads(
@@ -167,7 +169,7 @@ def reads(
 
 
 def acts(
-    path: str, *, role: Role = "operator", installation: bool = False
+    path: str, *, names: tuple[str, ...], role: Role = "operator", installation: bool = False
 ) -> Callable[[Callable[[Call], Done]], Endpoint]:
     """Make an endpoint of a function that changes something: a POST with the session's CSRF token, and audited."""
-    return lambda act: Endpoint(path, role, installation, act=act)
+    return lambda act: Endpoint(path, role, installation, act=act, names=names)

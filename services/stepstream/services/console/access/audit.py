@@ -20,14 +20,22 @@ def run_action(endpoint: Endpoint, call: Call) -> Answer:
     assert endpoint.act is not None
     user = call.user
     audit = Audit(call.services.log, endpoint.path, user.name, user.role, user.tenant)
-    audit.record("requested")
+    target = _requested_target(endpoint, call)
+    audit.record("requested", target=target)
     try:
         done = endpoint.act(call)
     except Exception as error:
-        audit.try_record("failed", reason=f"{type(error).__name__}: {error}")
+        audit.try_record("failed", target=target, reason=f"{type(error).__name__}: {error}")
         raise
     audit.try_record("done", target=done.target)
     return done.answer
+
+
+def _requested_target(endpoint: Endpoint, call: Call) -> str:
+    """Return the ids and names in the request, which nobody has checked yet."""
+    values = [call.body.get(name) for name in endpoint.names]
+    listed = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return " ".join(str(one) for one in listed if isinstance(one, str | int))
 
 
 class Audit:

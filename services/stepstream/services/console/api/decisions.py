@@ -53,7 +53,7 @@ def decisions(call: Call) -> Answer:
     return answer
 
 
-@acts("/api/decisions/answer", role="viewer")
+@acts("/api/decisions/answer", names=("verdict", "id"), role="viewer")
 def answer_decision(call: Call) -> Done:
     """Write the person's answer, also one that does not count; that one gives status 400 with the reason.
 
@@ -81,7 +81,7 @@ def answer_decision(call: Call) -> Done:
     return Done(f"{verdict} {decision_id}")
 
 
-@acts("/api/decisions/undo")
+@acts("/api/decisions/undo", names=("id",))
 def undo(call: Call) -> Done:
     """Take back what a decision did, as `stepstream decisions undo`."""
     decision_id = str(call.body.get("id"))
@@ -96,7 +96,7 @@ def undo(call: Call) -> Done:
     return Done(decision_id, {"undone": records[-1][2]["description"]})
 
 
-@acts("/api/decisions/freeze")
+@acts("/api/decisions/freeze", names=("tenant", "policy"))
 def freeze(call: Call) -> Done:
     """Freeze or unfreeze the policies of a tenant: the kill switch, as `stepstream decisions freeze`."""
     tenant = str(call.body.get("tenant") or call.user.tenant or DEFAULT_TENANT)

@@ -70,7 +70,7 @@ def unfinished(requests: list[Any], proofs: list[Any]) -> list[Any]:
     ]
 
 
-@acts("/api/quarantine/release", role="operator")
+@acts("/api/quarantine/release", names=("tenant", "trajectory_ids"))
 def release(call: Call) -> Done:
     """Release held trajectories for training: as `stepstream quarantine release`."""
     tenant = call.user.tenant or str(call.body.get("tenant") or DEFAULT_TENANT)

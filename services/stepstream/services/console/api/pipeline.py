@@ -72,7 +72,7 @@ def spool_sizes(folder: Path) -> Iterator[int]:
                 yield status.st_size
 
 
-@acts("/api/dead-letters/redrive", installation=True)
+@acts("/api/dead-letters/redrive", names=("ids",), installation=True)
 def redrive_letters(call: Call) -> Done:
     """Send the records of the dead letters in `ids` again; letters whose record was sent before are left out."""
     ids = call.body.get("ids")

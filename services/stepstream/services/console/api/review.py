@@ -90,7 +90,7 @@ def review(call: Call) -> Answer:
     }
 
 
-@acts("/api/verdict", role="operator")
+@acts("/api/verdict", names=("tenant", "trajectory_id", "step_index"))
 def verdict(call: Call) -> Done:
     """Publish a person's verdict on a step or trajectory as feedback: scale, tags, comment and correction."""
     tenant = call.user.tenant or str(call.body.get("tenant") or DEFAULT_TENANT)
