@@ -46,6 +46,33 @@ def test_the_reason_from_a_label_agrees_with_the_learner(fields: dict[str, Any],
 
 
 @pytest.mark.parametrize(
+    ("fields", "besides"),
+    [
+        ({}, ""),
+        ({"success": None}, REASONS["no_outcome"]),
+        ({"success": None, "consent": "analyse"}, REASONS["consent"]),
+    ],
+)
+def test_a_hold_comes_before_any_other_reason(fields: dict[str, Any], besides: str) -> None:
+    record = label(trainable=False, flags=["outcome:missing", "held:strange", "held:quality:empty"], **fields)
+    status = status_of(Facts(steps={"count": 1}, label=record), Settings().label, Settings().learner)
+    assert (status.state, status.reason) == ("not_trainable", "not_trainable")
+    assert status.why.startswith("it is held: strange, quality:empty" + (f"; besides, {besides}" if besides else " ("))
+    assert "(flags: outcome:missing, held:strange, held:quality:empty)" in status.why
+    assert status.would_change_it.startswith("`stepstream quarantine release`")
+
+
+def test_a_hold_comes_before_the_decision_of_the_learner() -> None:
+    record = label(trainable=False, success=None, flags=["held:strange"])
+    decision = training_decision(outcome="dropped", reason="no_outcome", update=None)
+    facts = Facts(steps={"count": 1}, label=record, decisions=[decision])
+    status = status_of(facts, Settings().label, Settings().learner)
+    assert (status.state, status.reason) == ("dropped", "no_outcome")
+    assert status.why.startswith("it is held: strange; besides, the learner of ")
+    assert status.would_change_it == f"`stepstream quarantine release`; then {REMEDIES['no_outcome']}"
+
+
+@pytest.mark.parametrize(
     ("kept", "reason", "words"),
     [
         (None, "truncated_sampling", "no sampling mask tells which tokens were left"),

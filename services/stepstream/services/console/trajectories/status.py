@@ -1,7 +1,7 @@
 """Derive a trajectory's status and its reason from rows of the tables. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from stepstream.config import LabelSettings, LearnerSettings
@@ -10,6 +10,9 @@ from stepstream.learner.data.learning_signal import needs_group
 from stepstream.learner.data.requirements import requirements_of
 
 Row = Mapping[str, Any]
+
+_HOLD = "held:"
+"""Prefix of a label's flags that name the reasons of a hold."""
 
 State = Literal["unknown", "withheld", "open", "not_trainable", "waiting", "trained", "dropped"]
 
@@ -72,11 +75,12 @@ def status_of(facts: Facts, label: LabelSettings, learner: LearnerSettings) -> T
     newest = [row for row in own if row["revision"] == facts.label["revision"]]
     if newest:
         reason = newest[-1]["reason"]
-        return TrajectoryStatus("dropped", reason, _drop_sentence(newest[-1]), REMEDIES.get(reason, ""))
+        status = TrajectoryStatus("dropped", reason, _drop_sentence(newest[-1]), REMEDIES.get(reason, ""))
+        return _hold_first(status, facts.label)
     is_demonstrated = any(row["demonstrates"] for row in facts.feedback)
     if reason := exclusion_reason(facts.label, learner, is_demonstrated=is_demonstrated):
-        flags = ", ".join(facts.label["flags"]) or "none"
-        return TrajectoryStatus("not_trainable", reason, f"{REASONS[reason]} (flags: {flags})", REMEDIES[reason])
+        why = f"{REASONS[reason]} {_flags(facts.label)}"
+        return _hold_first(TrajectoryStatus("not_trainable", reason, why, REMEDIES[reason]), facts.label)
     return _waiting(facts, learner)
 
 
@@ -103,6 +107,28 @@ def exclusion_reason(label: Row, learner: LearnerSettings, *, is_demonstrated: b
     if not label["trainable"]:
         return "no_outcome" if label["success"] is None or label["pending"] else "not_trainable"
     return ""
+
+
+def _hold_first(status: TrajectoryStatus, label: Row) -> TrajectoryStatus:
+    """Put a hold before the other reason, which remains after its release; return the status if there is no hold."""
+    reasons = ", ".join(flag.removeprefix(_HOLD) for flag in label["flags"] if flag.startswith(_HOLD))
+    if not reasons:
+        return status
+    held, release = f"it is held: {reasons}", "`stepstream quarantine release`"
+    if (status.state, status.reason) == ("not_trainable", "not_trainable"):
+        return replace(status, why=f"{held} {_flags(label)}", would_change_it=release)
+    # `not_trainable` is the label's own mark, which the hold explains; its remedy is the release.
+    then = "" if status.reason == "not_trainable" else status.would_change_it
+    return replace(
+        status,
+        reason="not_trainable" if status.state == "not_trainable" else status.reason,
+        why=f"{held}; besides, {status.why}",
+        would_change_it="; then ".join(filter(None, (release, then))),
+    )
+
+
+def _flags(label: Row) -> str:
+    return f"(flags: {', '.join(label['flags']) or 'none'})"
 
 
 def _unlabelled_without_steps(facts: Facts) -> TrajectoryStatus:
