@@ -18,6 +18,7 @@ from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.learner import SOURCE
 from stepstream.learner.lineage import UnknownVersion, Versions, read_versions
 from stepstream.learner.lineage_training import LineageTraining
+from stepstream.learner.model.checkpoint import cache_folder
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model_control import ModelControl
 from stepstream.learner.publish import owner_of, remove_leftovers
@@ -27,6 +28,7 @@ from stepstream.topics.access import wait_for_access
 from stepstream.topics.codec import Codec
 from stepstream.topics.exclusive_producer import Fenced
 from stepstream.topics.producer import EventProducer
+from stepstream.versions.cache import remove_partial
 from stepstream.versions.layout import VersionRejected
 from stepstream.versions.shared_memory import SharedVersions
 
@@ -53,6 +55,7 @@ def main(settings: Settings, stop: Stop) -> None:
     control = ModelControl(settings)
     try:
         retention.take_over()
+        remove_partial(cache_folder(settings))
         while not stop:
             if _wait_for_version(settings, codec, stop) is None or not control.wait_read(stop):
                 break

@@ -46,7 +46,7 @@ from stepstream.topics.events import (
 from stepstream.topics.exclusive_producer import ExclusiveProducer, Fenced
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
-from stepstream.versions.fetch import prune_folders
+from stepstream.versions.cache import prune_folders
 from stepstream.versions.layout import WEIGHTS, folder_name, weights_sha256
 from stepstream.versions.shared_memory import SharedVersions
 from stepstream.versions.signing import sign

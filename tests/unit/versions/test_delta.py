@@ -89,6 +89,20 @@ def test_a_chain_of_deltas_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (whole / "weights").resolve() == folder
 
 
+def test_a_completed_version_that_was_damaged_in_the_cache_is_completed_again(tmp_path: Path) -> None:
+    published = deltas(tmp_path)
+    folder = fetch_version(published.by_number[2], published.lookup, tmp_path / "cache")
+    base = next((tmp_path / "cache").rglob("1-*.complete"))
+    for damaged in (folder, base):
+        weights = damaged / "model-1.safetensors"
+        content = weights.read_bytes()
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert fetch_version(published.by_number[2], published.lookup, tmp_path / "cache") == folder
+    for damaged, number in ((folder, 2), (base, 1)):
+        name = "model-1.safetensors"
+        assert (damaged / name).read_bytes() == (tmp_path / f"full {number}" / name).read_bytes()
+
+
 def test_a_base_that_is_another_one_or_gone_is_told(tmp_path: Path) -> None:
     published = deltas(tmp_path)
     published.by_number[0]["version"], weights_of_two = 0, tmp_path / "full 2"

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 from stepstream.core.object_store import remove, upload
 from stepstream.crypto.signatures import BadKey, create_key, load_key
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_checkpoint_file
-from stepstream.versions.fetch import fetch_version, prune_cache
+from stepstream.versions.cache import prune_cache
+from stepstream.versions.fetch import fetch_version
 from stepstream.versions.layout import NotStored, VersionRejected
 from stepstream.versions.signing import sign
 

@@ -21,7 +21,7 @@ from stepstream.versions.layout import (
 )
 from stepstream.versions.signing import check_signature
 
-_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
+HASH_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
 """Files hashed side by side: a thread hashes 0.5 to 2 GB a second, far less than memory gives."""
 
 
@@ -122,9 +122,9 @@ def _check_rebuilt(checkpoint: Checkpoint, weights: Path, names: Sequence[str]) 
 
 
 def _digests(name: str, files: Sequence[Path]) -> list[str]:
-    if len(files) == 1 or _THREADS == 1:
+    if len(files) == 1 or HASH_THREADS == 1:
         return [_digest(name, file) for file in files]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(HASH_THREADS) as pool:
         return list(pool.map(lambda file: _digest(name, file), files))
 
 

@@ -2,16 +2,14 @@
 
 import errno
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
 
 from stepstream.core.object_store import local_path, open_file
 from stepstream.topics.events import Checkpoint, CheckpointFile
+from stepstream.versions.cache import Kind, is_intact, new_file, new_folder, record_digests, touch
 from stepstream.versions.check import check_files, check_unlisted, check_version
 from stepstream.versions.delta import DeltaMismatch, apply_delta
 from stepstream.versions.layout import (
@@ -30,10 +28,6 @@ from stepstream.versions.signing import signed_bytes
 
 Lookup = Callable[[str, int], Checkpoint | None]
 """Returns the event of a model's version; None: it was never published."""
-
-Kind = Literal["files", "complete", "whole", "linked"]
-_KINDS: tuple[Kind, ...] = get_args(Kind)
-"""Suffixes of the cache's folders."""
 
 _CHUNK = 1 << 20
 _BESIDE_WEIGHTS = frozenset({"tokenizer", "config"})
@@ -72,13 +66,16 @@ def fetch_version(
     with _faults_as_rejections(checkpoint):
         if checkpoint["format"] == "full":
             return _files(checkpoint, cache_folder, roles)
-        base = fetch_base(checkpoint, lookup, cache_folder, trusted_keys)
+        _check_bases(checkpoint, lookup, trusted_keys)
         own = _files(checkpoint, cache_folder, {*roles, "delta", "adapter"})
         target = _target(checkpoint, cache_folder, "complete")
-        if not target.is_dir():
-            with _atomic(target) as scratch:
+        if not is_intact(target):
+            shutil.rmtree(target, ignore_errors=True)
+            base = fetch_base(checkpoint, lookup, cache_folder, trusted_keys)
+            with new_folder(target) as scratch:
                 _complete(checkpoint, own, base, scratch)
-        _touch(target)
+                record_digests(scratch)
+        touch(target)
         return target
 
 
@@ -112,11 +109,7 @@ def fetch_base(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path, trust
     Raises:
         VersionRejected: as `fetch_version`; or that version is not published.
     """
-    number = checkpoint["base_version"]
-    base = None if number is None or number >= checkpoint["version"] else lookup(checkpoint["model"], number)
-    if base is None:
-        raise VersionRejected(f"{name_of(checkpoint)}: its base, version {number}, is not published")
-    return fetch_version(base, lookup, cache_folder, trusted_keys=trusted_keys)
+    return fetch_version(_base_of(checkpoint, lookup), lookup, cache_folder, trusted_keys=trusted_keys)
 
 
 def fetch_whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> Path:
@@ -141,7 +134,7 @@ def _whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> Path:
     target = _target(checkpoint, cache_folder, "whole")
     weights = fetch_version(checkpoint, lookup, cache_folder)
     if not target.is_dir():
-        with _atomic(target) as scratch:
+        with new_folder(target) as scratch:
             (scratch / WEIGHTS).symlink_to(weights)
             (scratch / "training").mkdir()
             if (own / "training").is_dir():
@@ -151,41 +144,23 @@ def _whole(checkpoint: Checkpoint, lookup: Lookup, cache_folder: Path) -> Path:
                 (scratch / "training/adapter").symlink_to(own / WEIGHTS / "adapter")
                 base = fetch_base(checkpoint, lookup, cache_folder, ())
                 (scratch / "training/base").symlink_to(base)
-    _touch(target)
+    touch(target)
     return target
 
 
-def prune_cache(cache_folder: Path, limit_bytes: int, keep: Collection[Path]) -> None:
-    """Remove the folders that were used longest ago until the cache fits its limit, except those to keep."""
-    # A model's name may have slashes, so that its versions lie deeper; unfinished ones have a prefix and a suffix.
-    found = {folder for kind in _KINDS for folder in cache_folder.rglob(f"*.{kind}*")}
-    prune_folders(sorted(found), limit_bytes, keep)
+def _base_of(checkpoint: Checkpoint, lookup: Lookup) -> Checkpoint:
+    number = checkpoint["base_version"]
+    base = None if number is None or number >= checkpoint["version"] else lookup(checkpoint["model"], number)
+    if base is None:
+        raise VersionRejected(f"{name_of(checkpoint)}: its base, version {number}, is not published")
+    return base
 
 
-def prune_folders(folders: Iterable[Path], limit_bytes: int, keep: Collection[Path]) -> None:
-    """Remove the folders that were used longest ago until all are below a limit.
-
-    Args:
-        folders: folders of versions; what is no folder is ignored.
-        limit_bytes: limit of their sum.
-        keep: paths in use; the folders that these lie in or link to are never removed.
-    """
-    own = [path for path in folders if path.is_dir() and not path.is_symlink()]
-    sizes = {
-        folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
-        for folder in own
-    }
-    total = sum(sizes.values())
-    if total <= limit_bytes:
-        return
-    linked = {link.resolve() for kept in keep for link in kept.rglob("*") if link.is_symlink()}
-    used = {kept.resolve() for kept in keep} | linked
-    for folder in sorted(own, key=lambda path: path.stat().st_mtime):
-        if total <= limit_bytes:
-            return
-        if not any(folder.resolve() in (kept, *kept.parents) for kept in used):
-            shutil.rmtree(folder)
-            total -= sizes[folder]
+def _check_bases(checkpoint: Checkpoint, lookup: Lookup, trusted_keys: Sequence[str]) -> None:
+    """Check the events of all versions that one is completed from, without their files."""
+    while checkpoint["format"] != "full":
+        checkpoint = _base_of(checkpoint, lookup)
+        check_version(checkpoint, trusted_keys)
 
 
 def _complete(checkpoint: Checkpoint, own: Path, base: Path, target: Path) -> None:
@@ -247,9 +222,12 @@ def _downloaded(checkpoint: Checkpoint, cache_folder: Path, files: Sequence[Chec
                 path.unlink()
         path.parent.mkdir(parents=True, exist_ok=True)
         digest, room = hashlib.sha256(), file["size_bytes"]
-        part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with open_file(checkpoint["uri"], file["path"]) as stream, part.open("wb") as out:
+            with (
+                new_file(path) as part,
+                open_file(checkpoint["uri"], file["path"]) as stream,
+                part.open("wb") as out,
+            ):
                 while chunk := stream.read(_CHUNK):
                     room -= len(chunk)
                     if room < 0:
@@ -258,18 +236,15 @@ def _downloaded(checkpoint: Checkpoint, cache_folder: Path, files: Sequence[Chec
                         )
                     digest.update(chunk)
                     out.write(chunk)
-            if digest.hexdigest() != file["sha256"]:
-                raise VersionRejected(
-                    f"{name}: {file['path']} has sha256 {digest.hexdigest()}, its event has {file['sha256']}"
-                )
-            part.rename(path)
+                if digest.hexdigest() != file["sha256"]:
+                    raise VersionRejected(
+                        f"{name}: {file['path']} has sha256 {digest.hexdigest()}, its event has {file['sha256']}"
+                    )
         except OSError as error:
             if _is_no_room(error):
                 raise
             raise VersionRejected(f"{name}: {checkpoint['uri']}/{file['path']} cannot be read: {error}") from error
-        finally:
-            part.unlink(missing_ok=True)
-    _touch(target)
+    touch(target)
     return target
 
 
@@ -278,7 +253,7 @@ def _linked(checkpoint: Checkpoint, folder: Path, files: Iterable[CheckpointFile
     target = _target(checkpoint, cache_folder, "linked")
     if target.is_dir():
         return target
-    with _atomic(target) as scratch:
+    with new_folder(target) as scratch:
         weights = []
         for file in files:
             link = scratch / served_path(file["path"])
@@ -294,20 +269,6 @@ def _linked(checkpoint: Checkpoint, folder: Path, files: Iterable[CheckpointFile
 def _target(checkpoint: Checkpoint, cache_folder: Path, kind: Kind) -> Path:
     identity = hashlib.sha256(signed_bytes(checkpoint)).hexdigest()[:12]
     return cache_folder / checkpoint["model"] / f"{checkpoint['version']}-{identity}.{kind}"
-
-
-@contextmanager
-def _atomic(target: Path) -> Iterator[Path]:
-    """Yield a folder that gets its name when the block ends without a fault."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    try:
-        yield scratch
-        scratch.chmod(0o755)
-        os.rename(scratch, target)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
 
 
 @contextmanager
@@ -330,7 +291,3 @@ def _is_no_room(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _touch(folder: Path) -> None:
-    os.utime(folder)

@@ -11,7 +11,8 @@ from stepstream.crypto.signatures import BadKey
 from stepstream.services.inference import metrics
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.topics.events import Checkpoint, Track
-from stepstream.versions.fetch import Lookup, fetch_adapter, fetch_base, fetch_version, prune_cache
+from stepstream.versions.cache import prune_cache, remove_partial
+from stepstream.versions.fetch import Lookup, fetch_adapter, fetch_base, fetch_version
 from stepstream.versions.layout import VersionRejected, name_of
 from stepstream.versions.shared_memory import NotShared, SharedVersionReader
 
@@ -35,7 +36,7 @@ class VersionSource:
     """Gets versions. Use it from one thread; its calls block for downloads and digests."""
 
     def __init__(self, settings: Settings, lookup: Lookup, *, serves_adapters: bool) -> None:
-        """Look for files.
+        """Remove what killed workers left half written in the cache.
 
         Args:
             settings: of the worker.
@@ -44,6 +45,7 @@ class VersionSource:
         """
         self._inference = settings.inference
         self._cache_folder = settings.paths.data.absolute() / "version-cache" / settings.inference.worker_id
+        remove_partial(self._cache_folder)
         self._lookup = lookup
         self._serves_adapters = serves_adapters
         self._shared = SharedVersionReader(settings.paths.shared_memory)
