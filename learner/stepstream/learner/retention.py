@@ -6,6 +6,7 @@ names any more: the first pass of the next learner removes them.
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 
@@ -16,14 +17,14 @@ from stepstream.learner import SOURCE, metrics
 from stepstream.learner.lineage import read_versions
 from stepstream.topics.catalogue import CHECKPOINTS, WORKER_STATUS
 from stepstream.topics.codec import Codec
-from stepstream.topics.events import Checkpoint, UpdateInput
+from stepstream.topics.events import Checkpoint, UpdateInput, WorkerStatus
 from stepstream.topics.exclusive_producer import ExclusiveProducer, Fenced
 from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table
 from stepstream.versions.follower import VersionFollower
 from stepstream.versions.layout import TRAINING, WEIGHTS, name_of
 from stepstream.versions.retention import REASON, Removals, announce_removals, is_named, removals_now, restored
-from stepstream.versions.worker_agreement import loaded_versions
+from stepstream.versions.worker_agreement import loaded_versions, longest_silence_s
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Retention:
             settings.kafka, codec, SOURCE, f"retention/{self._model}", lambda: bool(stop) or self._closing.is_set()
         )
         self._inputs: dict[int, list[UpdateInput]] = {}
+        self._heard: dict[str, float] = {}
+        """Arrival of each worker's newest status, in seconds of the monotonic clock: workers' clocks may be behind."""
         self._unremoved: list[tuple[Checkpoint, str]] | None = None
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,7 +78,7 @@ class Retention:
     def _run(self) -> None:
         with ExitStack() as stack:
             versions = stack.enter_context(VersionFollower(self._settings))
-            workers = stack.enter_context(Table(self._settings, WORKER_STATUS))
+            workers = stack.enter_context(Table(self._settings, WORKER_STATUS, on_change=self._note_worker))
             while self._wake.wait() and not self._closing.is_set():
                 self._wake.clear()
                 try:
@@ -93,7 +96,9 @@ class Retention:
         if self._unremoved is None:
             self._unremoved = self._left_files(checkpoints, versions.served(self._model).in_use)
         every_s = self._settings.inference.status_every_s
-        loaded = loaded_versions(workers.items().values(), self._model, now_us(), every_s)
+        since_s = time.monotonic() - longest_silence_s(every_s)
+        heard = {worker for worker, arrived_s in dict(self._heard).items() if arrived_s >= since_s}
+        loaded = loaded_versions(workers.items().values(), self._model, now_us(), every_s, heard)
 
         def removals_by_log() -> Removals:
             self._wait_read(versions)
@@ -107,6 +112,9 @@ class Retention:
         # The follower has not read the removals yet.
         removed = {checkpoint["version"]: checkpoint for checkpoint, _ in events}
         self._remove_files((checkpoints | removed).values())
+
+    def _note_worker(self, worker_id: str, _status: WorkerStatus | None) -> None:
+        self._heard[worker_id] = time.monotonic()
 
     def _wait_read(self, *tables: VersionFollower | Table) -> None:
         for table in tables:

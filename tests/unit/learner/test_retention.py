@@ -16,6 +16,7 @@ from stepstream.topics.events import (
     new_checkpoint,
     new_rollout,
     new_update_input,
+    new_worker_status,
 )
 from stepstream.topics.exclusive_producer import Fenced
 from stepstream.versions.retention import REASON
@@ -98,6 +99,22 @@ def test_only_the_newest_versions_and_the_root_are_kept(tmp_path: Path, monkeypa
     lab.prune()
     assert sorted(lab.parts()) == [0, 4, 5]
     assert set(lab.retention._inputs) == {0, 4, 5}
+
+
+def test_what_a_worker_serves_whose_clock_is_behind_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path, monkeypatch, keep_versions=1)
+    status = new_worker_status(
+        event_id="s", occurred_at_us=0, worker_id="w", model="m", engine="torch", url="http://w", version=2
+    )
+    monkeypatch.setattr(lab.log, "items", lambda: {"w": status})
+    lab.retention._note_worker("w", status)
+    for number in range(5):
+        lab.publish(number)
+    lab.prune()
+    assert sorted(lab.parts()) == [0, 2, 3, 4]
+    lab.retention._heard["w"] -= 1000.0
+    lab.prune()
+    assert sorted(lab.parts()) == [0, 3, 4]
 
 
 def test_nothing_is_removed_without_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

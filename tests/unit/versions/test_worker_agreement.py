@@ -68,3 +68,14 @@ def test_a_worker_with_a_longer_interval_than_the_reader_s_still_has_its_version
     ]
     assert loaded_versions(statuses, "m", now_us, 2.0) == {3, 5}
     assert loaded_versions(statuses, "m", now_us, 70.0) == {1, 3, 5}
+
+
+def test_a_worker_that_was_heard_counts_whatever_its_clock_says() -> None:
+    statuses = [
+        worker("behind", {"stable": 1}, occurred_at_us=0),
+        worker("stopping", {"stable": 2}, occurred_at_us=0, state="stopping"),
+        worker("other", {"stable": 3}, occurred_at_us=0, model="another"),
+        worker("gone", {"stable": 4}, occurred_at_us=0),
+    ]
+    now_us = 3600 * 1_000_000
+    assert loaded_versions(statuses, "m", now_us, 2.0, {"behind", "stopping", "other"}) == {1}

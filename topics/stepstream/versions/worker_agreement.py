@@ -1,6 +1,6 @@
 """Compare what inference workers serve with what the log says."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from stepstream.topics.events import ServedVersion, WorkerStatus, new_served_version
 from stepstream.versions.rollouts import ServedVersions
@@ -32,23 +32,33 @@ def live_workers(statuses: Iterable[WorkerStatus], model: str, now_us: int, sile
     )
 
 
-def loaded_versions(statuses: Iterable[WorkerStatus], model: str, now_us: int, status_every_s: float) -> set[int]:
+def loaded_versions(
+    statuses: Iterable[WorkerStatus], model: str, now_us: int, status_every_s: float, heard: Collection[str] = ()
+) -> set[int]:
     """Return the versions that a model's running workers have loaded or are about to.
-
-    A worker counts as running for three of its intervals, of at least 60 s: its own setting may be longer than the
-    reader's, and a version that is kept too long costs less than one that a worker misses.
 
     Args:
         statuses: the newest of each worker.
         model: name of the model.
         now_us: the time now, in microseconds since the Unix epoch.
         status_every_s: time between two statuses of a worker, as the reader's settings have it.
+        heard: workers whose statuses arrived within `longest_silence_s`, so that they run even if their clocks are
+            behind.
     """
-    found = set[int]()
-    for status in live_workers(statuses, model, now_us, MISSED_STATUSES * max(status_every_s, LONGEST_INTERVAL_S)):
-        found |= {one["version"] for one in status["tracks"]}
-        found |= {version for version in (status["version"],) if version is not None}
-    return found
+    known = list(statuses)
+    live = live_workers(known, model, now_us, longest_silence_s(status_every_s))
+    live += [one for one in known if one["worker_id"] in heard and one["model"] == model and one["state"] != "stopping"]
+    found = {one["version"] for status in live for one in status["tracks"]}
+    return found | {status["version"] for status in live if status["version"] is not None}
+
+
+def longest_silence_s(status_every_s: float) -> float:
+    """Return the time for which a silent worker counts as running: three of its intervals, of at least 60 s.
+
+    Its own setting may be longer than the reader's, and a version that is kept too long costs less than one that a
+    worker misses.
+    """
+    return MISSED_STATUSES * max(status_every_s, LONGEST_INTERVAL_S)
 
 
 def served_tracks(status: WorkerStatus) -> list[ServedVersion]:
