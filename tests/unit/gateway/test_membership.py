@@ -96,6 +96,27 @@ def test_clocks_may_differ_but_records_of_departed_workers_are_ignored() -> None
     assert topic.urls() == ["http://ahead", "http://behind"]
 
 
+def test_a_worker_whose_clock_is_far_behind_joins_with_its_second_status() -> None:
+    topic = Topic()
+    behind_s = 2 * RECENT_S
+    assert not topic.put("a", 0, behind_s=behind_s)
+    assert topic.put("a", 2.1, behind_s=behind_s)
+    assert topic.urls() == ["http://a"]
+    for at in (4, 6, 8):
+        topic.put("a", at, behind_s=behind_s)
+        topic.put("b", at)
+        topic.members.drop_silent(at)
+    assert len(topic.urls()) == 2
+
+
+def test_many_records_of_a_departed_worker_that_arrive_at_once_are_ignored() -> None:
+    topic = Topic()
+    for number in range(20):  # written every 2 seconds, and two of them within a millisecond
+        topic.put("a", number / 100, behind_s=3 * RECENT_S - 2 * number)
+        topic.put("a", number / 100 + 0.001, behind_s=3 * RECENT_S - 2 * number)
+    assert topic.urls() == []
+
+
 def test_records_read_again_change_nothing() -> None:
     topic = Topic()
     topic.put("a", 0)

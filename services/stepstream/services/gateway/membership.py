@@ -14,7 +14,8 @@ SILENT_INTERVALS = 3
 LONGEST_INTERVAL_S = 60.0
 """Bound of an observed interval."""
 RECENT_S = 600.0
-"""Age, by its own time, above which a record is ignored at its arrival: its worker left before this gateway began."""
+"""Age, by its own time, above which a record is ignored at its arrival: its worker left before this gateway began, or
+its clock is behind. A worker's second status tells: records of the past arrive faster than they were written."""
 _GAPS = 3
 _SCHEMES = ("http://", "https://")
 
@@ -36,6 +37,8 @@ class Membership:
         self._interval_s = interval_s
         self._members: dict[str, _Member] = {}
         self._heard = float("-inf")
+        self._old: dict[str, tuple[float, float]] = {}
+        """Arrival of the first of a worker's old statuses that have the same age, and that age; both in seconds."""
         self.models: set[str] = set()
         """Every model that a worker served."""
 
@@ -60,7 +63,8 @@ class Membership:
         known = self._members.get(worker_id)
         if known is not None and status["occurred_at_us"] <= known.status["occurred_at_us"]:
             return False  # the topic is read again
-        if wall_us - status["occurred_at_us"] > RECENT_S * 1e6 or not status["url"].startswith(_SCHEMES):
+        age_s = (wall_us - status["occurred_at_us"]) / 1e6
+        if (age_s > RECENT_S and not self._is_behind(worker_id, age_s, now)) or not status["url"].startswith(_SCHEMES):
             return False
         if now - self._heard > SILENT_INTERVALS * self._interval_s:
             for member in self._members.values():  # Kafka can be read again: give each the time to be heard
@@ -87,6 +91,15 @@ class Membership:
         for worker_id in silent:
             del self._members[worker_id]
         return bool(silent)
+
+    def _is_behind(self, worker_id: str, age_s: float, now: float) -> bool:
+        """Return True if a worker's old statuses arrive as fast as they are written: only its clock is behind."""
+        tolerance_s = self._interval_s / 2
+        arrived, before_s = self._old.get(worker_id, (now, age_s))
+        if abs(age_s - before_s) > tolerance_s:
+            arrived, before_s = now, age_s
+        self._old[worker_id] = arrived, before_s
+        return now - arrived >= tolerance_s
 
     def _patience_s(self, member: _Member) -> float:
         return SILENT_INTERVALS * max(self._interval_s, *member.gaps, 0.0)
