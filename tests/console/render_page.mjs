@@ -1,4 +1,5 @@
-// Render a page of the console without a browser: its text with the links, and the data of its charts.
+// Render a page of the console without a browser: its text with the links, the data of its charts, and for a page of a
+// range the parameters that it asks for.
 //
 // Usage: node render_page.mjs STATIC; standard input is JSON: page, state, data and user.
 
@@ -18,8 +19,10 @@ const { href } = await import(`${root}router.js`);
 const module = await import(`${root}pages/${page}.js`);
 const context = { page, state, user, href, now: 0, may: () => true };
 const charts = [];
+let asked = {};
+if (module.ranged) await module.load({ ...context, get: (path, parameters) => { asked = parameters; } });
 const text = flat(module.render(data, context));
-console.log(JSON.stringify({ text, charts }));
+console.log(JSON.stringify({ text, charts, asked, ranged: module.ranged ?? false }));
 
 function flat(value) {
   if (value === null || value === undefined || typeof value === "function" || typeof value === "symbol") return "";

@@ -51,6 +51,45 @@ def test_a_tool_links_to_the_trajectories_that_its_row_counts(modules: Path, sta
         assert dict(parse_qsl(link)) == wanted
 
 
+RANGED = ("overview", "curves", "fleet", "pipeline", "rewards", "tools", "trajectories")
+
+
+def test_a_shared_link_holds_the_end_of_the_range(modules: Path) -> None:
+    """A range counts back from its end: without the end, the link shows another stretch later."""
+    script = f"""
+    globalThis.location = {{ pathname: "/curves", search: "?since=7d&model=m" }};
+    const router = await import({json.dumps((modules / "router.js").as_uri())});
+    const shared = [router.shared(true, 1700000000000), router.shared(false, 5)];
+    location.search = "?since=7d&until=9";
+    console.log(JSON.stringify([...shared, router.shared(true, 1700000000000), router.href("tools")]));
+    """
+    command = [require_tool("Node"), "--input-type=module", "-e", script]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == [
+        "/curves?since=7d&model=m&until=1700000000000",
+        "/curves?since=7d&model=m",
+        "/curves?since=7d&until=9",
+        "/tools?since=7d&until=9",
+    ]
+
+
+@pytest.mark.parametrize("page", RANGED)
+def test_a_page_of_a_range_asks_for_its_end_and_shows_it(modules: Path, page: str) -> None:
+    lists = "tenants models agents harnesses steps success alarms changes rollouts swaps checkpoints workers versions"
+    lists += " learners lag counts letters governance components tools series trajectories"
+    data: dict[str, Any] = {name: [] for name in lists.split()}
+    data |= {"totals": {"steps": 0, "trajectories": 0}, "staleness": {"mean": None, "max": None}, "bucket_s": 10}
+    data |= {"spool": {"files": 0, "bytes": 0}, "next": "", "days": 1, "staleness_bound": 4}
+    until = "1700000000000"
+    fixed, moving = render(modules, page, data, until=until), render(modules, page, data)
+    assert fixed["ranged"] is True
+    assert (fixed["asked"].get("until"), moving["asked"].get("until") or None) == (until, None)
+    assert f"<option value={until} " in fixed["text"]
+    assert "2023-11-14 22:13" in fixed["text"]
+    assert "name=until" not in moving["text"]
+
+
 def test_an_alarm_links_to_what_it_is_about(modules: Path) -> None:
     alarm: dict[str, Any] = {"state": "raised", "rising": "length", "falling": "", "rising_before": 0.0}
     alarm |= {"rising_after": 1.0, "trajectories_before": 1, "trajectories_after": 1, "message": "m", "raised_at": 0}

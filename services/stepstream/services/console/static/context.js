@@ -26,6 +26,7 @@
  * @property {string} title
  * @property {string[]} tables   load again when one of these tables changes
  * @property {number} [every]    also load again after so many seconds
+ * @property {boolean} [ranged]   its figures are of the range that `since` and `until` in the address name
  * @property {(context: Context) => Promise<any>} load
  * @property {(data: any, context: Context) => unknown} render
  */

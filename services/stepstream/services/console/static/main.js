@@ -6,7 +6,7 @@ import { drawHeader, drawNavigation, notify } from "./frame.js";
 import { followKeys } from "./keyboard.js";
 import { listen } from "./live.js";
 import { PAGES } from "./pages/index.js";
-import { changed, current, go, href, onRoute } from "./router.js";
+import { changed, current, go, href, onRoute, shared } from "./router.js";
 import { html, render } from "./vendor/lit-html/lit-html.js";
 
 /** @typedef {import("./context.js").Context} Context */
@@ -144,6 +144,18 @@ function count(name) {
   changes[name] = (changes[name] ?? 0) + 1;
 }
 
+/** Copy a link to the view; where the browser has no clipboard, as over plain HTTP, the address becomes that link. */
+async function share() {
+  const address = shared(shown?.module.ranged ?? false, shown?.context.now ?? Date.now());
+  try {
+    await navigator.clipboard.writeText(`${location.origin}${address}`);
+    notify("The link is copied.");
+  } catch {
+    go(address);
+    notify("Copy the link from the address bar.");
+  }
+}
+
 /** @param {string[]} names  tables that changed */
 function onTables(names) {
   names.forEach(count);
@@ -162,6 +174,7 @@ async function start() {
   }
   onRoute(open);
   followKeys(() => PAGES.filter(permitted));
+  addEventListener("share", share);
   listen({
     onTables,
     onStore: (fault) => { count(""); if (fault) setStatus("down"); void load(); },

@@ -3,7 +3,7 @@
 /** @typedef {import("./context.js").State} State */
 
 // Names that links to other pages carry along.
-const CARRIED = ["model", "since", "tenant"];
+const CARRIED = ["model", "since", "until", "tenant"];
 // Pages whose tenant names what they show: other pages are not filtered by it.
 const OF_ONE = ["trajectory", "compare"];
 
@@ -34,6 +34,13 @@ export function changed(change) {
   }
   return query.size ? `/${page}?${query}` : `/${page}`;
 }
+
+/**
+ * The address that shows this view later, too. A range counts back from its end, so that the link of a page of a range
+ * (`ranged`) names the end: `now`, in milliseconds since the Unix epoch, unless the view is of the past already.
+ * @param {boolean} ranged @param {number} now @returns {string}
+ */
+export const shared = (ranged, now) => changed(ranged && !current().state.until ? { until: String(now) } : {});
 
 /** @param {string} address @param {boolean} [replace]  do not add an entry to the history */
 export function go(address, replace = false) {

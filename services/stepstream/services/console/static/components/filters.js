@@ -1,5 +1,6 @@
 // Show fields that filter the page; their values are in the address.
 
+import { minute } from "./format.js";
 import { html } from "../vendor/lit-html/lit-html.js";
 import { live } from "../vendor/lit-html/directives/live.js";
 
@@ -18,6 +19,13 @@ export const RANGE = /** @type {Filter} */ ({
   name: "since", label: "Range", kind: "choice",
   options: [["24h", "24 hours"], ["15m", "15 minutes"], ["1h", "1 hour"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"]],
 });
+
+/**
+ * The end of the range where the address names one, as a shared link does; it leads back to now.
+ * @param {Context} context @returns {Filter[]}
+ */
+export const untilFilter = ({ state: { until } }) =>
+  (until ? [{ name: "until", label: "Until", kind: "choice", options: [[until, minute(Number(until))]], all: "now" }] : []);
 
 /**
  * The filter by tenant, for users of all tenants where there are several.

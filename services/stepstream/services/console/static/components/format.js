@@ -11,6 +11,12 @@ export const version = (/** @type {Figure} */ v) => (v === null || v === undefin
 export const versions = (/** @type {Figure} */ low, /** @type {Figure} */ high) => (low === high ? version(low) : `${version(low)}–${version(high)}`);
 export const clock = (/** @type {number} */ ms) => new Date(ms).toLocaleTimeString("en-GB");
 
+/** @param {number} ms  milliseconds since the Unix epoch */
+export function minute(ms) {
+  const date = new Date(ms);
+  return Number.isNaN(date.valueOf()) ? NONE : `${date.toISOString().slice(0, 16).replace("T", " ")} UTC`;
+}
+
 /** @param {number} n */
 export function bytes(n) {
   const units = ["B", "kB", "MB", "GB"];

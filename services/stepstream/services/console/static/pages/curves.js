@@ -1,7 +1,7 @@
 // Show success by policy version, with intervals, and which versions were promoted, tried, rolled back and served.
 
 import { FEW, axis, chart, colour, faint, wholeTicks } from "../components/chart.js";
-import { RANGE, filters, tenantFilter } from "../components/filters.js";
+import { RANGE, filters, tenantFilter, untilFilter } from "../components/filters.js";
 import { ago, bytes, count, decimal, percent, version } from "../components/format.js";
 import { card, empty } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -19,6 +19,7 @@ import { html } from "../vendor/lit-html/lit-html.js";
 
 export const title = "Curves";
 export const tables = ["trajectories", "trajectory_hours", "checkpoints", "rollouts", "worker_status"];
+export const ranged = true;
 
 /** @type {[string, string, string, number[]][]} */
 const SPLITS = [["eval", "held-out tasks", "eval", []], ["train", "training tasks", "train", [6, 4]]];
@@ -33,7 +34,7 @@ const ROLLOUTS = {
 const MARKS = { promote: ["▲", "good", 12], canary: ["◆", "third", 36], rollback: ["▼", "bad", 24], canary_rollback: ["▼", "bad", 24] };
 
 /** @param {Context} context */
-export const load = ({ get, state }) => get("/api/curves", { tenant: state.tenant, model: state.model, agent: state.agent, harness: state.harness, since: state.since });
+export const load = ({ get, state }) => get("/api/curves", { tenant: state.tenant, model: state.model, agent: state.agent, harness: state.harness, since: state.since, until: state.until });
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
@@ -42,7 +43,7 @@ export const render = (data, context) => html`
     { name: "model", label: "Model", kind: "choice", options: data.models },
     { name: "agent", label: "Agent", kind: "choice", options: data.agents, all: "All agents" },
     ...(data.harnesses.length || context.state.harness ? [/** @type {import("../components/filters.js").Filter} */ ({ name: "harness", label: "Harness", kind: "choice", options: data.harnesses, all: "All harnesses" })] : []),
-    RANGE,
+    RANGE, ...untilFilter(context),
   ], context)}
   ${card("Success by policy version", data.success.length
     ? chart("success", describe(data.success), curve(data.success, data.rollouts))

@@ -1,6 +1,6 @@
 // Show who serves what, which versions are published, and what the learners do.
 
-import { RANGE, filters } from "../components/filters.js";
+import { RANGE, filters, untilFilter } from "../components/filters.js";
 import { ago, bytes, count, percent, version } from "../components/format.js";
 import { card } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -11,6 +11,7 @@ import { html } from "../vendor/lit-html/lit-html.js";
 export const title = "Fleet";
 export const tables = ["worker_status", "checkpoints", "learner_updates", "rollouts"];
 export const every = 5;
+export const ranged = true;
 
 // A worker reports every few seconds.
 const SILENT_MS = 15000;
@@ -18,11 +19,11 @@ const SILENT_MS = 15000;
 const MARKS = { serving: "good", loading: "warn", starting: "warn", refused: "bad", stopping: "warn" };
 
 /** @param {Context} context */
-export const load = ({ get, state }) => get("/api/fleet", { since: state.since });
+export const load = ({ get, state }) => get("/api/fleet", { since: state.since, until: state.until });
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
-  ${filters([{ ...RANGE, options: [["1h", "1 hour"], ["15m", "15 minutes"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"]] }], context)}
+  ${filters([{ ...RANGE, options: [["1h", "1 hour"], ["15m", "15 minutes"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"]] }, ...untilFilter(context)], context)}
   ${card("Workers", table("Workers", [
     { head: "Worker", cell: (row) => row.worker_id },
     { head: "Engine", cell: (row) => row.engine },

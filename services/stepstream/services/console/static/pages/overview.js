@@ -1,7 +1,7 @@
 // Show whether the policy learns, whether all is safe, and what changed lately.
 
 import { FEW, axis, chart, colour, faint } from "../components/chart.js";
-import { RANGE, filters, tenantFilter } from "../components/filters.js";
+import { RANGE, filters, tenantFilter, untilFilter } from "../components/filters.js";
 import { ago, clock, count, decimal, percent, version } from "../components/format.js";
 import { card, tile } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -12,13 +12,14 @@ import { html } from "../vendor/lit-html/lit-html.js";
 export const title = "Overview";
 export const tables = ["steps", "trajectories", "trajectory_hours", "checkpoints", "alarms", "rollouts"];
 export const every = 5;
+export const ranged = true;
 
 /** @param {Context} context */
-export const load = (context) => context.get("/api/overview", { tenant: context.state.tenant, model: context.state.model, since: context.state.since });
+export const load = (context) => context.get("/api/overview", { tenant: context.state.tenant, model: context.state.model, since: context.state.since, until: context.state.until });
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
-  ${filters([...tenantFilter(data.tenants, context), { name: "model", label: "Model", kind: "choice", options: data.models }, RANGE], context)}
+  ${filters([...tenantFilter(data.tenants, context), { name: "model", label: "Model", kind: "choice", options: data.models }, RANGE, ...untilFilter(context)], context)}
   ${alarms(data.alarms)}
   <section class="tiles" aria-label="Now">${tiles(data, context)}</section>
   ${card("Steps per second", chart("steps", `Steps per second, last: ${data.steps.at(-1)?.steps ?? 0}`, steps(data.steps)), {

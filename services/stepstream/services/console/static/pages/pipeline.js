@@ -1,7 +1,7 @@
 // Show the lag of the jobs, dead letters and their redrive, governance and the local spool.
 
 import { ApiError } from "../api.js";
-import { RANGE, filters } from "../components/filters.js";
+import { RANGE, filters, untilFilter } from "../components/filters.js";
 import { ago, bytes, count } from "../components/format.js";
 import { card, failed } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -12,16 +12,17 @@ import { html } from "../vendor/lit-html/lit-html.js";
 export const title = "Pipeline";
 export const tables = ["dead_letters", "governance_audit"];
 export const every = 5;
+export const ranged = true;
 
 /** @param {Context} context */
-export const load = ({ get, state }) => get("/api/pipeline", { since: state.since, error: state.error, topic: state.topic });
+export const load = ({ get, state }) => get("/api/pipeline", { since: state.since, until: state.until, error: state.error, topic: state.topic });
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
   ${filters([
     { name: "error", label: "Error", kind: "choice", options: names(data.counts, "error"), all: "All errors" },
     { name: "topic", label: "From", kind: "choice", options: names(data.counts, "topic"), all: "All topics" },
-    RANGE,
+    RANGE, ...untilFilter(context),
   ], context)}
   ${card("Lag", data.lag_fault ? failed(data.lag_fault) : table("Lag", [
     { head: "Job", cell: (row) => row.job },

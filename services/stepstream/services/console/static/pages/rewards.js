@@ -1,7 +1,7 @@
 // Show what rewards are made of over time, and the alarms about it.
 
 import { COLOURS, axis, chart, colour } from "../components/chart.js";
-import { RANGE, filters, tenantFilter } from "../components/filters.js";
+import { RANGE, filters, tenantFilter, untilFilter } from "../components/filters.js";
 import { ago, count, decimal, version, width } from "../components/format.js";
 import { card, empty } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -11,8 +11,9 @@ import { html } from "../vendor/lit-html/lit-html.js";
 
 export const title = "Rewards";
 export const tables = ["component_hours", "trajectories", "alarms"];
+export const ranged = true;
 
-const NAMES = ["since", "tenant", "agent", "model", "environment", "split"];
+const NAMES = ["since", "until", "tenant", "agent", "model", "environment", "split"];
 const KINDS = /** @type {Record<string, string>} */ ({
   term: "Part of the reward", raw: "Scores of steps", shaping: "Shaping", guard: "Guards and corrections", shadow: "Measured, not paid",
 });
@@ -27,7 +28,7 @@ export function render(data, context) {
     ${filters([
     ...tenantFilter(data.tenants, context),
     { name: "agent", label: "Agent", kind: "search" }, { name: "model", label: "Model", kind: "search" }, { name: "environment", label: "Environment", kind: "search" },
-    { name: "split", label: "Split", kind: "choice", all: "all", options: ["train", "eval"] }, { ...RANGE, all: "7 days" },
+    { name: "split", label: "Split", kind: "choice", all: "all", options: ["train", "eval"] }, { ...RANGE, all: "7 days" }, ...untilFilter(context),
   ], context)}
     ${kinds.length ? kinds.map((kind) => component(kind, data)) : card("Components", empty("No labelled trajectory in this range: widen it, or remove a filter."), { wide: true })}
     ${card("Alarms", alarms(data, context), { wide: true })}`;

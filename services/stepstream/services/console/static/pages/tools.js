@@ -1,7 +1,7 @@
 // Show each tool's calls, errors and latency beside its baseline of the 7 days before.
 
 import { axis, chart, colour } from "../components/chart.js";
-import { RANGE, filters, tenantFilter } from "../components/filters.js";
+import { RANGE, filters, tenantFilter, untilFilter } from "../components/filters.js";
 import { count, decimal, percent, width } from "../components/format.js";
 import { card } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -11,16 +11,17 @@ import { html } from "../vendor/lit-html/lit-html.js";
 
 export const title = "Tools";
 export const tables = ["tool_hours", "trajectories"];
+export const ranged = true;
 
 /** @param {Context} context */
 export const load = (context) => {
-  const { since, tenant, agent, model, tool } = context.state;
-  return context.get("/api/tools", { since, tenant, agent, model, tool });
+  const { since, until, tenant, agent, model, tool } = context.state;
+  return context.get("/api/tools", { since, until, tenant, agent, model, tool });
 };
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
-  ${filters([...tenantFilter(data.tenants, context), { name: "agent", label: "Agent", kind: "search" }, { name: "model", label: "Model", kind: "search" }, RANGE], context)}
+  ${filters([...tenantFilter(data.tenants, context), { name: "agent", label: "Agent", kind: "search" }, { name: "model", label: "Model", kind: "search" }, RANGE, ...untilFilter(context)], context)}
   ${card("Tools", table("Tools", columns(context), data.tools, {
     empty: "No tool was called in this range or the 7 days before it.",
     href: (row) => context.href("tools", { ...context.state, tool: row.tool }), selected: (row) => row.tool === context.state.tool,

@@ -1,7 +1,7 @@
 // Find trajectories: newest first, by what they did, what they were paid and what was said.
 
 import { parts } from "../components/agent_text.js";
-import { filters } from "../components/filters.js";
+import { filters, untilFilter } from "../components/filters.js";
 import { ago, count, decimal, versions } from "../components/format.js";
 import { card } from "../components/states.js";
 import { table } from "../components/table.js";
@@ -11,6 +11,7 @@ import { html } from "../vendor/lit-html/lit-html.js";
 
 export const title = "Trajectories";
 export const tables = ["trajectories"];
+export const ranged = true;
 
 const NAMES = ["tenant", "agent", "model", "version", "outcome", "tool", "reward_least", "reward_most", "text", "task", "group", "id", "environment", "harness", "split", "since", "until", "after"];
 
@@ -55,7 +56,7 @@ export const trajectoryHref = (context, row) => context.href("trajectory", { ten
 
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
-  ${filters([...FIELDS, ...FROM_LINKS.filter((field) => context.state[field.name]), ...(context.user.tenant ? [] : [TENANT])], context)}
+  ${filters([...FIELDS, ...FROM_LINKS.filter((field) => context.state[field.name]), ...untilFilter(context), ...(context.user.tenant ? [] : [TENANT])], context)}
   ${card("Trajectories", html`
     ${table("Trajectories", columns(context), data.trajectories, { empty: nothing(data, context), href: (row) => trajectoryHref(context, row) })}
     <p class="pages">
