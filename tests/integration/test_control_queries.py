@@ -16,7 +16,7 @@ from stepstream.services.control.decide.records import Canary, Groups
 from stepstream.services.control.optimise.read_view import newest
 from stepstream.services.control.queries import StoreQueries
 from stepstream.services.control.scope import Scope
-from stepstream.services.control.statistics import Position, Statistics, ToolRow
+from stepstream.services.control.statistics import BeforeRow, Position, Statistics, ToolRow
 
 SCOPE = Scope(TENANT, "a", "m")
 MINUTE_US = 60_000_000
@@ -96,7 +96,10 @@ def test_outcomes_are_in_order_of_assignment_with_cluster_family_and_failure(
     assert queries.scopes(us(-60)) == [SCOPE, Scope(TENANT, "other", "m")]
 
     promoted = ask(queries, since=3, promoted=3)
-    assert promoted.before == {"easy": Attempts(1, 0), "hard": Attempts(1, 1)}
+    assert promoted.before == (
+        BeforeRow("easy", "h", "3", Attempts(1, 0)),
+        BeforeRow("hard", "h", "3", Attempts(1, 1)),
+    )
     assert len(promoted.outcomes) == 3
 
 
@@ -181,7 +184,29 @@ def test_a_cluster_before_a_promotion_counts_once(queries: StoreQueries, view_cl
     plant(view_client, "trajectories", [*group, *users, *alone])
     before = ask(queries, since=3, promoted=3).before
     # easy: 3 alone, a group with 2 of 8 successes, and halves of two users; hard: 3 alone and the other halves
-    assert before == {"easy": Attempts(5, 4), "hard": Attempts(4, 4)}
+    assert [(row.family, row.attempts) for row in before] == [("easy", Attempts(5, 4)), ("hard", Attempts(4, 4))]
+
+
+def test_outcomes_name_the_versions_that_served_them(queries: StoreQueries, view_client: Client) -> None:
+    both = {"version_min": 7, "version_max": 8}
+    before = [served(f"easy/{i}/0", i > 0, 1, harness_version="old" if i else "h") for i in range(4)]
+    closed = [served("easy/8/0", True, 4), served("easy/9/0", True, 5, harness_version="new", **both)]
+    for row in [*before, *closed]:
+        plant(view_client, "trajectories", [row])
+    step = {"tenant": TENANT, "trajectory_id": "open", "agent": "a", "model": "m", "split": "train", "track": "stable"}
+    for number, version in enumerate((7, -1, 8)):
+        at = AT + timedelta(minutes=6 + number)
+        versions = {"harness_version": "h", "version_min": version, "version_max": version}
+        place = {"occurred_at": at, "step_index": number, "source_key": number, "task_id": "easy/1"}
+        plant(view_client, "steps", [step | versions | place])
+    found = ask(queries, since=3, promoted=3)
+    assert found.missing == ()
+    served_by = [(one.trajectory_id, one.harness_version, one.weights_version) for one in found.outcomes]
+    assert served_by == [("easy/8/0", "h", "3"), ("easy/9/0", "new", "7-8"), ("open", "h", "7-8")]
+    assert found.before == (
+        BeforeRow("easy", "h", "3", Attempts(1, 0)),
+        BeforeRow("easy", "old", "3", Attempts(3, 3)),
+    )
 
 
 def test_a_tool_window_is_compared_with_the_time_before_it(queries: StoreQueries, view_client: Client) -> None:

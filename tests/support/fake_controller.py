@@ -23,7 +23,7 @@ from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.search_process import SearchResult, Spent
 from stepstream.services.control.shadow_replays import ShadowReplays
 from stepstream.services.control.signatures import TrustedKeys
-from stepstream.services.control.statistics import OutcomeRow, Position, Statistics
+from stepstream.services.control.statistics import BeforeRow, OutcomeRow, Position, Statistics
 from stepstream.topics.catalogue import APPROVALS, HARNESSES, ROLLOUTS
 from stepstream.topics.events import (
     new_approval,
@@ -280,7 +280,7 @@ def rows(
 def of_weights(world: World, at_us: int) -> Statistics:
     """First the canary is as good, then better; promoted, it turns bad."""
     served, position = world.serving().versions.served, Sink().ask(at_us)
-    before = {"f": Attempts(100, 80)}
+    before = (BeforeRow("f", "", "1", Attempts(100, 80)),)
     if served.canary is None:
         is_bad = served.stable == 2
         return Statistics(position, rows([], [not is_bad] * 40), before)
@@ -297,7 +297,7 @@ def of_prompts(world: World, at_us: int) -> Statistics:
         better = rows([True] * 40, [False] * 360, served.canary["version"], "format")
         return Statistics(Sink().ask(at_us), better)
     if served.stable is not None:
-        return Statistics(Sink().ask(at_us), rows([], [True] * 60), {"f": Attempts(60, 40)})
+        return Statistics(Sink().ask(at_us), rows([], [True] * 60), (BeforeRow("f", "", "", Attempts(60, 40)),))
     return Statistics(Sink().ask(at_us), rows([], failing, failure="format"))
 
 

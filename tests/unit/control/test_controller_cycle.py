@@ -10,7 +10,7 @@ from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls
 from stepstream.services.control.decide.own_rules import OwnRule
 from stepstream.services.control.decide.records import Finding
-from stepstream.services.control.statistics import Statistics, ToolRow
+from stepstream.services.control.statistics import BeforeRow, Statistics, ToolRow
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.events import new_approval
 
@@ -46,7 +46,7 @@ def test_revised_outcomes_hold_once_also_a_rollback() -> None:
         if world.serving().versions.served.stable != 2:
             return of_weights(world, at_us)
         stable = rows([], [i >= failures for i in range(40)], name="t")
-        return Statistics(Sink().ask(at_us), stable, {"f": Attempts(100, 80)})
+        return Statistics(Sink().ask(at_us), stable, (BeforeRow("f", "", "", Attempts(100, 80)),))
 
     world = World(AT_ONCE, statistics)
     controller = world.controller()

@@ -16,7 +16,7 @@ from stepstream.services.control.approved import ApprovedVersion
 from stepstream.services.control.decide.records import Canary, Groups
 from stepstream.services.control.history import AUTHOR
 from stepstream.services.control.scope import Scope
-from stepstream.services.control.statistics import OutcomeRow, Position, Statistics, ToolRow
+from stepstream.services.control.statistics import BeforeRow, OutcomeRow, Position, Statistics, ToolRow
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,10 @@ _CLUSTER = (
     " user != '', concat('u:', toString(sipHash64(user)), ':', toString(toDate(opened_at))), '')"
 )
 
+_WEIGHTS = (
+    "if(version_min = version_max, toString(version_min), concat(toString(version_min), '-', toString(version_max)))"
+)
+
 _SCOPES = (
     "SELECT tenant, agent, model FROM trajectories"
     " WHERE opened_at >= fromUnixTimestamp64Micro({since:Int64}) AND agent != '' AND model != ''"
@@ -55,7 +59,8 @@ SELECT toUnixTimestamp64Micro(opened_at) AS opened_us, trajectory_id, track, har
         hasAny(call.error, {{malformed:Array(String)}}), 'format',
         arrayExists(x -> x != '', call.error), 'tool', 'capability') AS failure,
     end = 'truncated' AND success IS NULL AND empty(pending)
-        OR arrayExists((n, v) -> n = 'violation' AND v > 0, component.name, component.raw) AS harmed
+        OR arrayExists((n, v) -> n = 'violation' AND v > 0, component.name, component.raw) AS harmed,
+    {_WEIGHTS}
 FROM trajectories FINAL
 WHERE {_OF_SCOPE}{_SINCE} AND (outcome IS NOT NULL OR notEmpty(pending)
     OR track = 'canary' OR harness_version = {{harness:String}} AND harness_version != '')
@@ -66,7 +71,9 @@ _OPEN = f"""
 SELECT toUnixTimestamp64Micro(min(occurred_at)) AS opened_us, trajectory_id, any(track), any(harness_version),
     multiIf(any(group_id) != '', concat('g:', any(group_id)), any(user) != '',
         concat('u:', toString(sipHash64(any(user))), ':', toString(toDate(min(occurred_at)))), ''),
-    replaceRegexpOne(any(task_id), '[/:#][^/:#]*$', '')
+    replaceRegexpOne(any(task_id), '[/:#][^/:#]*$', ''), max(version_max) AS newest,
+    if(newest < 0, newest, minIf(version_min, version_min >= 0)) AS oldest,
+    if(oldest = newest, toString(newest), concat(toString(oldest), '-', toString(newest)))
 FROM steps
 WHERE tenant = {{tenant:String}} AND agent = {{agent:String}} AND model = {{model:String}} AND split != 'eval'
     AND occurred_at >= fromUnixTimestamp64Micro({{since:Int64}})
@@ -80,15 +87,15 @@ LIMIT {_MOST_OUTCOMES}
 """
 # A cluster counts once in all, as in the outcomes that are compared with these.
 _BEFORE = f"""
-SELECT family, toUInt64(round(sum(part))), toUInt64(round(sumIf(part, outcome)))
+SELECT family, harness_version, weights, toUInt64(round(sum(part))), toUInt64(round(sumIf(part, outcome)))
 FROM
 (
-    SELECT {_FAMILY} AS family, {OUTCOME} AS outcome, {_CLUSTER} AS cluster,
+    SELECT {_FAMILY} AS family, harness_version, {_WEIGHTS} AS weights, {OUTCOME} AS outcome, {_CLUSTER} AS cluster,
         if(cluster = '', 1, 1 / count() OVER (PARTITION BY cluster)) AS part
     FROM trajectories FINAL
     WHERE {_OF_SCOPE}{_SINCE} AND {OUTCOME} IS NOT NULL AND track = 'stable'
 )
-GROUP BY family ORDER BY family
+GROUP BY family, harness_version, weights ORDER BY family, harness_version, weights
 """
 _TOOLS = f"""
 SELECT tool, class, sumIf(calls, NOT is_window) AS before, sumIf(errors, NOT is_window), sumIf(calls, is_window),
@@ -214,8 +221,11 @@ class StoreQueries:
 
         closed = ask("trajectories", _CLOSED, since=since_us, harness=harness)
         opened = ask("steps", _OPEN, since=since_us, idle=idle_us)
-        rows = [(row[0], row[1], OutcomeRow._make((row[0], *row[2:], row[1]))) for row in closed]
-        rows += [(us, name, OutcomeRow(us, t, h, None, c, f, "", False, name)) for us, name, t, h, c, f in opened]
+        rows = [(row[0], row[1], OutcomeRow._make((row[0], *row[2:9], row[1], row[9]))) for row in closed]
+        rows += [
+            (us, name, OutcomeRow(us, track, harness_version, None, cluster, family, "", False, name, weights))
+            for us, name, track, harness_version, cluster, family, _, _, weights in opened
+        ]
         before = []
         if promoted_us is not None:
             begin_us = promoted_us - round(control.window_s * 1e6)
@@ -227,7 +237,7 @@ class StoreQueries:
         return Statistics(
             position,
             tuple(row for _, _, row in sorted(rows, key=lambda each: each[:2])),
-            {family: Attempts(n, successes) for family, n, successes in before},
+            tuple(BeforeRow(row[0], row[1], row[2], Attempts(*row[3:])) for row in before),
             tuple(ToolRow(t, e, Calls(n0, x0), Calls(n1, x1)) for t, e, n0, x0, n1, x1 in tools),
             Groups(n, alike, float(mean)) if n else None,
             frozenset(families.get(False, ())),

@@ -2,7 +2,9 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from typing import TypeVar
 
 from stepstream.analytics.estimate import Estimate
 from stepstream.analytics.success import Attempts, share
@@ -13,6 +15,7 @@ from stepstream.services.control.decide.records import (
     Candidate,
     History,
     Outcome,
+    Promotion,
     RewardAlarm,
     Snapshot,
     Source,
@@ -20,12 +23,13 @@ from stepstream.services.control.decide.records import (
     ToolWindow,
 )
 from stepstream.services.control.scope import Scope, Serving
-from stepstream.services.control.statistics import OutcomeRow, Statistics, ToolRow
+from stepstream.services.control.statistics import BeforeRow, OutcomeRow, Statistics, ToolRow
 from stepstream.topics.events import Harness
 from stepstream.versions.harnesses import served_harnesses
 from stepstream.versions.rollouts import is_taken_back
 
 VIEW = "trajectories"
+_Name = TypeVar("_Name")
 _UNKNOWN = frozenset({"", "unknown", "other", "error"})
 """Error classes that nobody has classified, as in the view `tool_errors`."""
 MIN_FAMILIES = 5
@@ -60,9 +64,11 @@ def snapshot_of(
         revised: True if outcomes that the decision before counted were revised.
     """
     retired = {version for version, one in serving.harnesses.items() if one["state"] == "retired"}
-    outcomes = tuple(_outcomes(found.outcomes, history.canary, shares, retired))
+    other_version = partial(_other_version, history.promotion, serving.versions.served.follows_newest)
+    outcomes = tuple(_outcomes(found.outcomes, history.canary, shares, retired, other_version))
     stable = [one for one in outcomes if one.track == "stable" and one.success is not None]
-    before = found.before if history.promotion is not None else {}
+    before = found.before if history.promotion is not None else ()
+    totals = _totals((row.family, row.attempts) for row in before)
     return Snapshot(
         tenant=scope.tenant,
         agent=scope.agent,
@@ -71,11 +77,12 @@ def snapshot_of(
         complete_until_us=min(at_us, found.position.complete_until_us),
         source=Source(VIEW, found.position.text, since_us, at_us),
         outcomes=outcomes,
-        baseline=Attempts(*(sum(column) for column in zip(*before.values(), strict=True))) if before else None,
+        baseline=_totals((None, attempts) for attempts in totals.values()).get(None),
         format_failures=Attempts(len(stable), sum(one.failure == "format" for one in stable)),
         tools=tuple(_tool(row, serving) for row in found.tools),
         groups=found.groups,
-        strata=_strata(before, stable),
+        strata=_strata(totals, stable),
+        baselines=None if history.promotion is None else _baselines(before, other_version),
         candidates=tuple(_candidates(serving, history, owns_weights)),
         alarms=tuple(RewardAlarm(one["alarm_id"], one["message"], one["since_version"]) for one in serving.alarms),
         others_alarmed=bool(serving.other_alarms),
@@ -122,7 +129,11 @@ def _sources(found: Statistics, at_us: int) -> dict[str, Source]:
 
 
 def _outcomes(
-    rows: Iterable[OutcomeRow], canary: Canary | None, shares: Sequence[tuple[int, float]], retired: Set[str]
+    rows: Iterable[OutcomeRow],
+    canary: Canary | None,
+    shares: Sequence[tuple[int, float]],
+    retired: Set[str],
+    other_version: Callable[[OutcomeRow], str | None],
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the versions that are compared; without a canary, those of the stable versions.
 
@@ -145,11 +156,48 @@ def _outcomes(
             row.failure,
             row.harmed,
             max(1, round((1 - part) / part)) if 0 < part < 1 else 1,
+            other_version(row),
         )
 
 
 def _is_canary(row: OutcomeRow, canary: Canary) -> bool:
     return row.track == "canary" if canary.lever == "weights" else row.harness_version == canary.version
+
+
+def _other_version(
+    promotion: Promotion | None, follows_newest: bool, row: OutcomeRow | BeforeRow, *, is_before: bool = False
+) -> str | None:
+    """Return `Outcome.other_version` of a trajectory after the promotion, or before it.
+
+    A harness is compared with its parent alone: a change of a tool makes another version, whose success says nothing
+    about the promotion. Weights that follow the newest version change all the time, so each of them counts.
+    """
+    if promotion is None:
+        return ""
+    if promotion.lever == "weights":
+        return row.harness_version
+    if row.harness_version != (promotion.parent if is_before else promotion.version):
+        return None
+    return "" if follows_newest else row.weights_version
+
+
+def _baselines(before: Iterable[BeforeRow], other_version: Callable[..., str | None]) -> dict[str, dict[str, Attempts]]:
+    """Return the success before a promotion by version of the other lever and task family."""
+    named = ((other_version(row, is_before=True), row) for row in before)
+    totals = _totals(((version, row.family), row.attempts) for version, row in named if version is not None)
+    found: dict[str, dict[str, Attempts]] = {}
+    for (version, family), attempts in totals.items():
+        found.setdefault(version, {})[family] = attempts
+    return found
+
+
+def _totals(attempts: Iterable[tuple[_Name, Attempts]]) -> dict[_Name, Attempts]:
+    """Return the sum of the attempts of each name."""
+    found: dict[_Name, Attempts] = {}
+    for name, one in attempts:
+        earlier = found.get(name, Attempts(0, 0))
+        found[name] = Attempts(earlier.n + one.n, earlier.successes + one.successes)
+    return found
 
 
 def _strata(before: Mapping[str, Attempts], stable: Sequence[Outcome]) -> dict[str, Stratum]:

@@ -1,7 +1,6 @@
 """Define the rows that a snapshot is built from."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepstream.analytics.success import Attempts
@@ -24,6 +23,17 @@ class OutcomeRow(NamedTuple):
     harmed: bool
     trajectory_id: str = ""
     """Empty: unknown."""
+    weights_version: str = ""
+    """Version of the weights; `7-8`: they changed while it was open."""
+
+
+class BeforeRow(NamedTuple):
+    """Success before the newest promotion, of one task family and with one harness version and version of weights."""
+
+    family: str
+    harness_version: str
+    weights_version: str
+    attempts: Attempts
 
 
 class ToolRow(NamedTuple):
@@ -50,8 +60,7 @@ class Statistics:
     position: Position
     outcomes: tuple[OutcomeRow, ...] = ()
     """In order of assignment."""
-    before: Mapping[str, Attempts] = field(default_factory=dict)
-    """Success of each task family before the newest promotion."""
+    before: tuple[BeforeRow, ...] = ()
     tools: tuple[ToolRow, ...] = ()
     groups: Groups | None = None
     served_families: frozenset[str] = frozenset()

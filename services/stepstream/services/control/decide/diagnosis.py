@@ -3,7 +3,7 @@
 A rule returns what it would do, or None. Rules that take something back are `safety`; the others start something.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stepstream.analytics.change_point import find_fall
 from stepstream.analytics.estimate import Estimate
@@ -67,6 +67,8 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
     """Find a fall of success after a promotion by a CUSUM at the rate of each stratum, as estimated before it.
 
     A drift of the task mix is no fall then, nor is an error of the estimates (`find_fall` has formula and sources).
+    A stratum is a task family with one version of the other lever: what a disabled tool or other weights change is no
+    fall by the promotion, and with a version that did not serve before it, nothing is compared.
     Trajectories that failed by the error of a tool are left to `tool_errors`: no version answers for its outage.
     One that is still open counts as a success: failures often close first, and the newest closed ones would then look
     like a fall. The ratio of a stretch grows with each failure in it, so the bound on false alarms holds however the
@@ -81,16 +83,16 @@ def change_after_promotion(snapshot: Snapshot, history: History, policy: Control
     counted = [
         one
         for one in snapshot.outcomes
-        if one.track == "stable" and one.failure not in ("tool", UNJUDGED) and one.stratum in baselines
+        if one.track == "stable" and one.failure not in ("tool", UNJUDGED) and _stratum(one) in baselines
     ]
     clusters = _clusters(counted)
-    observed = ([(one.stratum, one.success is not False) for one in members] for _, members in clusters)
+    observed = ([(_stratum(one), one.success is not False) for one in members] for _, members in clusters)
     change = find_fall(observed, baselines, policy.change_effect, policy.change_limit)
     if change is None:
         return None
     place, _ = clusters[change.place - 1]
     after = [one for one in counted[place - 1 :] if one.success is not None]
-    expected = sum(_rate(baselines[one.stratum]) for one in after) / len(after)
+    expected = sum(_rate(baselines[_stratum(one)]) for one in after) / len(after)
     figures = (
         Evidence("expected_success", rounded(expected), n=len(after)),
         evidence("success_after", share(sum(bool(one.success) for one in after), len(after))),
@@ -121,11 +123,24 @@ def _clusters(outcomes: Sequence[Outcome]) -> list[tuple[int, list[Outcome]]]:
 
 def _baselines(snapshot: Snapshot, policy: ControlPolicy) -> dict[str, Attempts]:
     """Return each stratum's attempts before the promotion, where they are enough and success can fall visibly."""
-    if snapshot.strata:
-        before = {name: stratum.before for name, stratum in snapshot.strata.items()}
+    before: Mapping[str, Mapping[str, Attempts]]
+    if snapshot.baselines is not None:
+        before = snapshot.baselines
+    elif snapshot.strata:
+        before = {"": {family: stratum.before for family, stratum in snapshot.strata.items()}}
     else:
-        before = {"": snapshot.baseline} if snapshot.baseline is not None else {}
-    return {name: one for name, one in before.items() if one.n >= policy.min_trajectories and _rate(one) > 0.02}
+        before = {"": {"": snapshot.baseline}} if snapshot.baseline is not None else {}
+    strata = {_name(version, family): one for version, families in before.items() for family, one in families.items()}
+    return {name: one for name, one in strata.items() if one.n >= policy.min_trajectories and _rate(one) > 0.02}
+
+
+def _stratum(outcome: Outcome) -> str:
+    """Return the stratum of an outcome; empty, so in no baseline: it is not comparable."""
+    return "" if outcome.other_version is None else _name(outcome.other_version, outcome.stratum)
+
+
+def _name(version: str, family: str) -> str:
+    return f"{version}\n{family}"
 
 
 def _rate(before: Attempts) -> float:

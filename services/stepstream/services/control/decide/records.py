@@ -62,6 +62,9 @@ class Outcome:
     """True if it violated a policy or was abandoned."""
     per_canary: int = 1
     """Stable trajectories that one canary trajectory was compared with at its assignment: (1 − share)/share."""
+    other_version: str | None = ""
+    """After a promotion of weights, its harness version; of a harness, its version of the weights. None: it was not
+    served by the promoted version alone, so it says nothing about the promotion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class Snapshot:
     tools: tuple[ToolWindow, ...] = ()
     groups: Groups | None = None
     strata: Mapping[str, Stratum] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, Attempts]] | None = None
+    """Success before the promotion by `other_version` and task family; None: that of `strata`, or `baseline`."""
     candidates: tuple[Candidate, ...] = ()
     alarms: tuple[RewardAlarm, ...] = ()
     others_alarmed: bool = False
