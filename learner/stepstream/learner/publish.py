@@ -243,7 +243,7 @@ def _marked(settings: Settings, model: str, folders: Iterable[Path], owner: str,
     with ExitStack() as stack:
 
         def mark_folder(folder: Path) -> None:
-            stack.enter_context(marked_folder(folder))
+            stack.enter_context(marked_folder(folder, model))
 
         def mark_address(name: str) -> None:
             with _named(address):

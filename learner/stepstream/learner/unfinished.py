@@ -28,13 +28,13 @@ _DAY_US = 24 * 3600 * 1_000_000
 
 
 @contextmanager
-def marked_folder(folder: Path) -> Iterator[None]:
-    """Mark a local folder that is about to be written, and remove the marker when the block ends without a fault.
+def marked_folder(folder: Path, model: str = "") -> Iterator[None]:
+    """Mark a model's folder that is about to be written, and remove the marker when the block ends without a fault.
 
     A fault leaves the marker, so that the model's next learner removes the folder unless an event names it.
     """
     marker = folder.with_name(f"{_PREFIX}{folder.name}{_SUFFIX}")
-    handle = _locked(marker)
+    handle = _locked(marker, model)
     try:
         yield
         with _logged(marker):
@@ -144,9 +144,9 @@ def _remove_remote(root: str, named: Collection[str], owner: str) -> Iterator[st
         remove(f"{root}/{_STORE_FOLDER}", name)
 
 
-def _locked(marker: Path) -> int:
+def _locked(marker: Path, model: str) -> int:
     """Create a marker and lock it; return its file descriptor."""
-    make_parents(marker)
+    make_parents(marker, model)
     while True:
         handle = os.open(marker, os.O_RDWR | os.O_CREAT, 0o644)
         try:

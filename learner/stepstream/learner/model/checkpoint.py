@@ -201,12 +201,13 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def make_parents(target: Path) -> None:
+def make_parents(target: Path, model: str = "") -> None:
     """Create the folders of a version's model and of all models, if they do not exist, readable by every user.
 
     Workers run as other users: the umask must not hide the versions from them. Folders above keep the umask's rights.
+    A model's name may have slashes, so that more folders lie between; an empty one has none.
     """
-    for folder in (target.parent.parent, target.parent):
+    for folder in reversed(target.parents[: 2 + model.count("/")]):
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o755)

@@ -45,11 +45,12 @@ def test_a_root_has_what_is_served_with_roles_and_an_index(model: Path, tmp_path
     assert {name: weights[name].tolist() for name in weights} == {"w": [1.0, 1.0]}
 
 
-def test_another_user_can_read_a_version_whatever_the_umask(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["m", "org/m", "org/team/m"])
+def test_another_user_can_read_a_version_whatever_the_umask(model: Path, tmp_path: Path, name: str) -> None:
     before = os.umask(0o077)
     try:
-        with marked_folder(tmp_path / "data/checkpoints/m/0"):
-            write_root(model, tmp_path / "data/checkpoints/m/0")
+        with marked_folder(tmp_path / "data/checkpoints" / name / "0", name):
+            write_root(model, tmp_path / "data/checkpoints" / name / "0")
         write_root(model, tmp_path / "unmarked/m/0")
     finally:
         os.umask(before)
