@@ -286,6 +286,7 @@ def test_alarms_are_shown_to_users_of_their_tenant(ask: Callable[..., Any]) -> N
     for user, expected in seen.items():
         for page in (overview, rewards):
             assert {row["message"] for row in ask(page, user)["alarms"]} == expected
+        assert ask(overview, user)["active_alarms"] == len(expected)
     # No trajectory is of the environment elsewhere.
     queued = [(row["message"], row["tenant"]) for row in ask(review)["alarms"]]
     assert set(queued) == {(f"of {one}", one) for one in ("default", "acme")} | {

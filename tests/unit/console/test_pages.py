@@ -90,6 +90,23 @@ def test_a_page_of_a_range_asks_for_its_end_and_shows_it(modules: Path, page: st
     assert "name=until" not in moving["text"]
 
 
+def test_the_overview_counts_the_alarms_beyond_its_rows(modules: Path) -> None:
+    data: dict[str, Any] = {name: [] for name in ("tenants", "models", "steps", "success", "changes")}
+    data |= {"totals": {"steps": 0, "trajectories": 0}, "staleness": {"mean": None, "max": None}, "staleness_bound": 4}
+    rows = [{"state": "raised", "message": f"alarm {number}"} for number in range(2)]
+    for alarms, active, heading, rest in (
+        (rows, 7, "7 active alarms", "and 5 more"),
+        (rows, 2, "2 active alarms", ""),
+        (rows[:1], 1, "1 active alarm<", ""),
+        ([rows[0] | {"state": "cleared"}], 0, "", ""),
+    ):
+        text = render(modules, "overview", data | {"alarms": alarms, "active_alarms": active})["text"]
+        assert ("active alarm" in text) == bool(heading)
+        assert heading in text
+        assert (" more</a>" in text) == bool(rest)
+        assert rest in text
+
+
 def test_an_alarm_links_to_what_it_is_about(modules: Path) -> None:
     alarm: dict[str, Any] = {"state": "raised", "rising": "length", "falling": "", "rising_before": 0.0}
     alarm |= {"rising_after": 1.0, "trajectories_before": 1, "trajectories_after": 1, "message": "m", "raised_at": 0}

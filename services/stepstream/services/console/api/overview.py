@@ -31,6 +31,7 @@ SELECT alarm_id, state, agent, model, rising, falling, kind, rising_before, risi
     since_version, message, {ms("raised_at")} AS raised_at, {ms("changed_at")} AS changed_at
 FROM alarms_now WHERE {TENANT} ORDER BY state DESC, raised_at DESC LIMIT 20
 """
+_ACTIVE_ALARMS = f"SELECT countIf(state = 'raised') AS alarms FROM alarms_now WHERE {TENANT}"
 _CHANGES = f"""
 SELECT * FROM
 (
@@ -64,6 +65,7 @@ def overview(call: Call) -> Answer:
         "staleness": call.query(staleness(since, until), model=model, fresh_s=3.0, **bounds)[0],
         "staleness_bound": call.services.settings.learner.staleness_bound,
         "alarms": call.query(_ALARMS, fresh_s=2.0),
+        "active_alarms": call.query(_ACTIVE_ALARMS, fresh_s=2.0)[0]["alarms"],
         "changes": call.query_installation(_CHANGES, fresh_s=2.0, **bounds),
     }
 

@@ -20,7 +20,7 @@ export const load = (context) => context.get("/api/overview", { tenant: context.
 /** @param {any} data @param {Context} context */
 export const render = (data, context) => html`
   ${filters([...tenantFilter(data.tenants, context), { name: "model", label: "Model", kind: "choice", options: data.models }, RANGE, ...untilFilter(context)], context)}
-  ${alarms(data.alarms)}
+  ${alarms(data, context)}
   <section class="tiles" aria-label="Now">${tiles(data, context)}</section>
   ${card("Steps per second", chart("steps", `Steps per second, last: ${data.steps.at(-1)?.steps ?? 0}`, steps(data.steps)), {
     note: "Governed steps of the last two minutes, by the time they occurred.",
@@ -33,13 +33,16 @@ export const render = (data, context) => html`
     { head: "Detail", cell: (row) => row.detail, kind: "prose" },
   ], data.changes, { empty: "Nothing changed in this range." }), { wide: true })}`;
 
-/** @param {any[]} rows */
-function alarms(rows) {
-  const active = rows.filter((row) => row.state === "raised");
+// The answer has the newest alarms as rows, and the number of all that are active.
+/** @param {any} data @param {Context} context */
+function alarms(data, context) {
+  const active = data.alarms.filter((/** @type {any} */ row) => row.state === "raised");
   if (!active.length) return "";
+  const more = data.active_alarms - active.length;
   return html`<section class="notice" id="alarms" role="alert" aria-labelledby="alarms-title">
-    <h2 id="alarms-title">${active.length === 1 ? "1 active alarm" : `${active.length} active alarms`}</h2>
-    <ul>${active.map((row) => html`<li>${row.message}</li>`)}</ul>
+    <h2 id="alarms-title">${data.active_alarms === 1 ? "1 active alarm" : `${count(data.active_alarms)} active alarms`}</h2>
+    <ul>${active.map((/** @type {any} */ row) => html`<li>${row.message}</li>`)}
+      ${more > 0 ? html`<li><a href=${context.href("rewards")}>and ${count(more)} more</a></li>` : ""}</ul>
   </section>`;
 }
 
