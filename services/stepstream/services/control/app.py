@@ -24,7 +24,7 @@ from stepstream.services.control.approvals import STARTED, approval_state, newes
 from stepstream.services.control.approved import approved_version
 from stepstream.services.control.decide.decide import NO_STORE, decide, hold_without_store
 from stepstream.services.control.decide.event import event_of
-from stepstream.services.control.decide.records import LEVERS, TAKES_BACK, History
+from stepstream.services.control.decide.records import EXPOSES, LEVERS, TAKES_BACK, WEIGHTS_FROZEN, History
 from stepstream.services.control.history import DecisionLog, canary_shares, history_of, weights_owner
 from stepstream.services.control.log import ControlLog
 from stepstream.services.control.policies import Policies, PolicyInForce
@@ -183,12 +183,26 @@ class Controller:
         policy = found.policy
         if found.is_frozen or policy.freeze:
             return "the agent is frozen"
+        if (
+            decision["lever"] == "weights"
+            and decision["action"] in EXPOSES
+            and self._weights_frozen(scope_of(decision))
+        ):
+            return WEIGHTS_FROZEN
         if self._log.decisions.acts_of(decision["event_id"]):
             return ""  # a search that runs goes on
         lever = next(one for one in LEVERS if one == decision["lever"])
         if not policy.levers[lever].enabled:
             return f"the lever {lever} is disabled"
         return "quiet hours" if policy.is_quiet(at_us) else ""
+
+    def _weights_frozen(self, scope: Scope) -> bool:
+        """Return True if the kill switch is set for another agent that the model's weights serve.
+
+        Weights have no track for each tenant: a canary would reach the trajectories of the frozen agent, too.
+        """
+        others = [one for one in self._scopes if one.model == scope.model and one != scope]
+        return any(in_force.is_frozen for _, in_force in self._covered(others))
 
     def _propose(self, decision: Decision, at_us: int, fault: str) -> None:
         """Go on with the search for a proposal; a fault ends it."""
@@ -214,7 +228,9 @@ class Controller:
         if owns and policy.levers["weights"].enabled and (fixed := acts.fix_version(scope.model, serving, now_us())):
             self._publish([fixed])
             serving = self._log.serving(scope)
-        history = history_of(scope, known, serving, owns_weights=owns, frozen=is_frozen)
+        history = history_of(
+            scope, known, serving, owns_weights=owns, frozen=is_frozen, weights_frozen=self._weights_frozen(scope)
+        )
         history = self._with_approved(scope, history, serving)
         at_us = now_us()
         if owns and (replayed := self._shadows.advance(scope, history.canary, known, serving, at_us)):

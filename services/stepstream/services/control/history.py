@@ -101,7 +101,13 @@ class DecisionLog:
 
 
 def history_of(
-    scope: Scope, log: DecisionLog, serving: Serving, *, owns_weights: bool, frozen: bool = False
+    scope: Scope,
+    log: DecisionLog,
+    serving: Serving,
+    *,
+    owns_weights: bool,
+    frozen: bool = False,
+    weights_frozen: bool = False,
 ) -> History:
     """Return the history of a scope.
 
@@ -111,6 +117,7 @@ def history_of(
         serving: what serves the scope.
         owns_weights: True if a canary and a promotion of the model's weights are this scope's to judge.
         frozen: True if the kill switch is set.
+        weights_frozen: True if it is set for another agent that the weights serve.
     """
     pulls = log.pulls_of(scope)
     past = tuple(one for one in (_past(pull, log.state_of(pull)) for pull in pulls) if one is not None)
@@ -121,7 +128,7 @@ def history_of(
         canary = _weights_canary(serving, done, log) or canary
         promotions.append(_weights_promotion(serving, done))
     newest = max((one for one in promotions if one is not None), key=lambda one: one.at_us, default=None)
-    return History(past, canary, newest, frozen)
+    return History(past, canary, newest, frozen, weights_frozen)
 
 
 def weights_owner(

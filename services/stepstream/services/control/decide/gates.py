@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from stepstream.services.control.decide.policy import ControlPolicy
-from stepstream.services.control.decide.records import CANARY_RULES, Finding, History, Snapshot
+from stepstream.services.control.decide.records import CANARY_RULES, EXPOSES, WEIGHTS_FROZEN, Finding, History, Snapshot
 
 _DAY_US = 86_400_000_000
 
@@ -54,6 +54,8 @@ def _reasons(finding: Finding, snapshot: Snapshot, history: History, policy: Con
         return
     if history.frozen or policy.freeze:
         yield "frozen"
+    if history.weights_frozen and finding.lever == "weights" and finding.action in EXPOSES:
+        yield WEIGHTS_FROZEN
     if policy.is_quiet(now):
         yield "quiet hours"
     if finding.action in {"promote", "widen"}:  # part of a canary that was started within the limits

@@ -20,6 +20,8 @@ LEVERS: tuple[Lever, ...] = ("tools", "prompt", "skills", "memory", "task_mix", 
 Action = Literal["hold", "disable", "canary", "widen", "promote", "rollback", "train", "pause", "resample", "propose"]
 TAKES_BACK: tuple[Action, ...] = ("disable", "rollback", "pause")
 """Actions that stop or take back something: neither freeze nor quiet hours prevent them."""
+EXPOSES: tuple[Action, ...] = ("canary", "widen", "promote")
+"""Actions that put a version before more trajectories."""
 CANARY = "canary"
 """Rule of a verdict on a running canary."""
 NO_RESULT = "canary_without_result"
@@ -33,6 +35,10 @@ DIVERGING_REWARDS = "diverging_rewards"
 UNJUDGED = "unjudged"
 FailureKind = Literal["", "format", "tool", "capability", "unjudged"]
 """`UNJUDGED`: closed, and nobody waits for its outcome any more. It counts for harm alone."""
+
+
+WEIGHTS_FROZEN = "another agent that the weights serve is frozen"
+"""Reason; tenants read it, so it names no other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +236,8 @@ class History:
     promotion: Promotion | None = None
     frozen: bool = False
     """True after `stepstream decisions freeze`."""
+    weights_frozen: bool = False
+    """True after the freeze of another agent that the model's weights serve, perhaps of another tenant."""
 
 
 @dataclass(frozen=True, slots=True)
