@@ -10,6 +10,7 @@ from stepstream.services.control.approvals import (
     answer_fault,
     approval_state,
     approvers,
+    expiry_reason,
     newest_decision_id,
     uncounted,
 )
@@ -94,6 +95,16 @@ def test_what_is_not_done_in_time_expires() -> None:
     assert approval_state(decision(), [], [], NOW, "d2") == "expired"
     assert approval_state(decision(approvals=0), [], [], UNTIL + 1, "d1") == "approved"
     assert approval_state(decision(), both, [act("expired")], NOW, "d1") == "expired"
+
+
+def test_an_expired_decision_names_those_who_approved_it_and_what_replaced_it() -> None:
+    both = [answer(), answer("bob")]
+    assert expiry_reason(decision(), [], "d1") == "nobody answered in time"
+    assert expiry_reason(decision(), [answer(occurred_at_us=UNTIL + 1)], "d1") == "nobody answered in time"
+    assert expiry_reason(decision(), both[:1], "d1") == "1 of 2 people approved it in time"
+    done_too_late = "ada, bob approved it in time, but no controller did it until 1970-01-01 00:00:00 UTC"
+    assert expiry_reason(decision(), both, "d1") == done_too_late
+    assert expiry_reason(decision(), both, "d2") == "it is no longer current: decision d2 replaced it"
 
 
 def test_a_hold_replaces_no_decision() -> None:

@@ -65,6 +65,24 @@ def test_an_approved_decision_keeps_to_the_policy_in_force(
     assert (act["state"], act["reason"]) == ("failed" if reason else "done", reason)
 
 
+def test_a_decision_that_was_approved_while_no_controller_ran_names_who_approved_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tick(monkeypatch)
+    world = World(BY_PEOPLE, of_weights)
+    while not world.decisions().pulls:
+        world.controller().run_once()
+    world.approve()
+    [decision] = world.decisions().in_order()
+    monkeypatch.setattr("stepstream.services.control.app.now_us", lambda: decision["watched_until_us"] + 1)
+    world.controller().run_once()
+    [act] = world.of(DECISION_ACTS)
+    assert (act["state"], act["reason"].partition(" until ")[0]) == (
+        "expired",
+        "ada approved it in time, but no controller did it",
+    )
+
+
 def test_a_scope_whose_policy_disables_weights_leaves_them_to_another_one() -> None:
     first, second = SCOPE._replace(tenant="acme"), SCOPE._replace(tenant="zeta")
     log = DecisionLog()

@@ -20,7 +20,7 @@ from stepstream.config import Settings
 from stepstream.core.process import Stop
 from stepstream.services.control import acts, metrics
 from stepstream.services.control.acts import Record
-from stepstream.services.control.approvals import STARTED, approval_state, newest_decision_id, uncounted
+from stepstream.services.control.approvals import STARTED, approval_state, expiry_reason, newest_decision_id, uncounted
 from stepstream.services.control.approved import approved_version
 from stepstream.services.control.decide.decide import NO_STORE, decide, hold_without_store
 from stepstream.services.control.decide.event import event_of
@@ -168,7 +168,8 @@ class Controller:
             elif state == "rejected":
                 self._publish([acts.end(decision, "rejected", at_us, reason="a person rejected it")])
             elif state == "expired":
-                self._publish([acts.end(decision, "expired", at_us, reason="nobody answered in time")])
+                reason = expiry_reason(decision, known.answers_to(identity), newest)
+                self._publish([acts.end(decision, "expired", at_us, reason=reason)])
 
     def _stop_reason(self, decision: Decision, at_us: int) -> str:
         """Return why a decision that was approved must not be done any more; empty: it may, or takes something back.

@@ -103,6 +103,21 @@ def approval_state(
     return state
 
 
+def expiry_reason(decision: Decision, answers: Iterable[Approval], newest_decision_id: str) -> str:
+    """Return why a decision that waited for people has expired, as `approval_state` says."""
+    if decision["event_id"] != newest_decision_id:
+        return f"it is no longer current: decision {newest_decision_id} replaced it"
+    state, authors = _count(decision, answers)
+    if state == "approved":
+        until = _time(decision["watched_until_us"])
+        return f"{', '.join(authors)} approved it in time, but no controller did it until {until}"
+    return (
+        f"{len(authors)} of {decision['approvals']} people approved it in time"
+        if authors
+        else "nobody answered in time"
+    )
+
+
 def uncounted(
     decision: Decision, answers: Iterable[Approval], acts: Iterable[DecisionAct]
 ) -> Iterator[tuple[Approval, str]]:

@@ -174,7 +174,7 @@ def canary_shares(past: Sequence[Past], decisions: Iterable[Decision], canary: C
 
 
 def _past(decision: Decision, state: str) -> Past | None:
-    """Return a decision as the history has it; None: it came to nothing, since nobody answered in time."""
+    """Return a decision as the history has it; None: it came to nothing, since it was not approved and done in time."""
     if state == "expired":
         return None
     # A failed act counts as a pull: the limits of the lever delay the next attempt. It tried nothing.
