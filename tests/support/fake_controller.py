@@ -85,6 +85,9 @@ class World:
         self.is_frozen = False
         self.store_fault: Exception | None = None
         """Raised by each query; None: the store answers."""
+        self.webhook: Any = None
+        self.follow_fault: Exception | None = None
+        """Raised once the own records are known; None: the compacted topics show them."""
         entry, _, rest = policy.partition("\n") if policy.startswith("canary.") else ("", "", policy)
         limits = f"{LIMITS}{entry.removeprefix('canary.')}\n"
         self.policy, self._statistics = f"own_rules = {list(own_rules)}\n{limits}{rest}", statistics
@@ -114,7 +117,7 @@ class World:
         settings = self.settings
         proposals = Proposals(settings, cast(Any, Search(self.steps, self.spends)))
         shadows = ShadowReplays(settings, cast(Any, Search(self.steps, Spent(), self.replayed)))
-        fakes = Log(self, self.policy), Producer(self), Queries(self), Sink(), proposals, None, shadows
+        fakes = Log(self, self.policy), Producer(self), Queries(self), Sink(), proposals, self.webhook, shadows
         return Controller(settings, *[cast(Any, one) for one in fakes])
 
     def statistics(self, at_us: int) -> Statistics:
@@ -155,6 +158,8 @@ class Log:
 
     def add_own(self, _records: Any) -> None:
         self.read()
+        if self._world.follow_fault is not None:
+            raise self._world.follow_fault
 
     def policies(self) -> Any:
         return [{**self._policy, "frozen": self._world.is_frozen}]

@@ -10,6 +10,7 @@ from stepstream.analytics.success import Attempts
 from stepstream.analytics.tools import Calls
 from stepstream.services.control.decide.own_rules import OwnRule
 from stepstream.services.control.decide.records import Finding
+from stepstream.services.control.log import NotCurrent
 from stepstream.services.control.statistics import BeforeRow, Statistics, ToolRow
 from stepstream.topics.catalogue import APPROVALS, DECISION_ACTS, DECISIONS
 from stepstream.topics.events import new_approval
@@ -171,3 +172,19 @@ def reject(world: World, decision: Any) -> None:
         event_id="no", occurred_at_us=at_us, decision_id=identity, verdict="rejected", author="bob", role="operator"
     )
     world.records.append((APPROVALS, answer))
+
+
+def test_people_are_notified_of_a_committed_decision_also_if_the_compacted_topics_lag() -> None:
+    sent: list[tuple[str, str]] = []
+
+    class Receiver:
+        def send(self, decision: Any, state: str, _description: str) -> None:
+            sent.append((decision["action"], state))
+
+    world = World(AT_ONCE, of_weights)
+    world.webhook, world.follow_fault = Receiver(), NotCurrent("the compacted topics were not read to their ends")
+    for _ in range(2):  # the first look fixes version 1
+        with pytest.raises(NotCurrent):
+            world.controller().run_once()
+    assert [one["action"] for one in world.decisions().in_order()] == ["canary"]
+    assert sent == [("canary", "done")]

@@ -305,11 +305,13 @@ class Controller:
         for record in sent:
             self._producer.send(record.topic, record.key, record.value)
         self._producer.flush()
-        self._log.add_own(sent)
-        metrics.count(sent)
-        for record in sent:
-            log.info("%s %s", record.topic, describe(record))
-            self._notify_about(record)
+        try:
+            self._log.add_own(sent)
+        finally:  # they are committed, and no later look would report them
+            metrics.count(sent)
+            for record in sent:
+                log.info("%s %s", record.topic, describe(record))
+                self._notify_about(record)
 
     def _waiting(self) -> list[Decision]:
         """Return the decisions that have not ended; one whose search runs first, then the oldest first."""
