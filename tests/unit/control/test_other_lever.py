@@ -1,6 +1,7 @@
 """Test that no promotion is taken back for what another lever changed after it, and that its own fall is found."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from stepstream.services.control.decide.records import Finding, History, Lever, 
 from stepstream.services.control.scope import Scope, Serving
 from stepstream.services.control.snapshot import snapshot_of
 from stepstream.services.control.statistics import BeforeRow, OutcomeRow, Position, Statistics
-from stepstream.topics.events import new_rollout
+from stepstream.topics.events import new_harness, new_rollout
 from stepstream.versions.rollouts import ModelVersions
 
 SEEDS = range(40)
@@ -45,7 +46,12 @@ def rows(phases: Sequence[Phase], rng: np.random.Generator) -> Iterator[OutcomeR
 
 
 def found(
-    lever: Lever, before: Sequence[Phase], after: Sequence[Phase], seed: int, serving: Serving | None = None
+    lever: Lever,
+    before: Sequence[Phase],
+    after: Sequence[Phase],
+    seed: int,
+    serving: Serving | None = None,
+    parent: str = "old",
 ) -> Finding | None:
     """Return what the rule finds after a promotion of weights from 7 to 8, or of a harness from `old` to `new`."""
     rng = np.random.default_rng(seed)
@@ -53,7 +59,7 @@ def found(
         BeforeRow("f", one.harness, one.weights, Attempts(one.n, int(rng.binomial(one.n, one.success))))
         for one in before
     ]
-    promotion = Promotion(lever, *(("8", "7") if lever == "weights" else ("new", "old")), 0)
+    promotion = Promotion(lever, *(("8", "7") if lever == "weights" else ("new", parent)), 0)
     statistics = Statistics(Position("p", 9), tuple(rows(after, rng)), tuple(attempts))
     history = History(promotion=promotion)
     snapshot = snapshot_of(Scope("default", "a", "m"), 9, 0, statistics, serving or fixed(), history)
@@ -114,3 +120,18 @@ def test_a_fall_of_the_promoted_version_is_found_as_fast_beside_another_version(
 def test_weights_that_follow_the_newest_version_hide_no_fall_of_a_harness() -> None:
     after = [Phase("new", str(version), 0.5, 40) for version in range(9, 24)]
     assert found("prompt", [Phase("old", "8", 0.8)], after, 1, Serving(ModelVersions(), {}))
+
+
+@pytest.mark.parametrize("own", ["", "shop 1.2"])
+def test_a_first_harness_is_compared_with_the_agents_own_calls(own: str) -> None:
+    """An agent without a harness may name a version of its own."""
+    serving = replace(
+        fixed(),
+        harnesses={
+            one: new_harness(event_id="", occurred_at_us=0, version=one, tenant="default", agent="a")
+            for one in ("new", "taken back")
+        },
+    )
+    after = [Phase("new", "8", 0.5)]
+    assert found("prompt", [Phase(own, "8", 0.8)], after, 1, serving, "")
+    assert not found("prompt", [Phase("taken back", "8", 0.8)], after, 1, serving, "")

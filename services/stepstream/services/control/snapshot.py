@@ -64,7 +64,7 @@ def snapshot_of(
         revised: True if outcomes that the decision before counted were revised.
     """
     retired = {version for version, one in serving.harnesses.items() if one["state"] == "retired"}
-    other_version = partial(_other_version, history.promotion, serving.versions.served.follows_newest)
+    other_version = partial(_other_version, history.promotion, serving)
     outcomes = tuple(_outcomes(found.outcomes, history.canary, shares, retired, other_version))
     stable = [one for one in outcomes if one.track == "stable" and one.success is not None]
     before = found.before if history.promotion is not None else ()
@@ -165,20 +165,25 @@ def _is_canary(row: OutcomeRow, canary: Canary) -> bool:
 
 
 def _other_version(
-    promotion: Promotion | None, follows_newest: bool, row: OutcomeRow | BeforeRow, *, is_before: bool = False
+    promotion: Promotion | None, serving: Serving, row: OutcomeRow | BeforeRow, *, is_before: bool = False
 ) -> str | None:
     """Return `Outcome.other_version` of a trajectory after the promotion, or before it.
 
     A harness is compared with its parent alone: a change of a tool makes another version, whose success says nothing
-    about the promotion. Weights that follow the newest version change all the time, so each of them counts.
+    about the promotion. Without a parent, the agent's own calls are compared: they may name a version of their own.
+    Weights that follow the newest version change all the time, so each of them counts.
     """
     if promotion is None:
         return ""
     if promotion.lever == "weights":
         return row.harness_version
-    if row.harness_version != (promotion.parent if is_before else promotion.version):
+    if is_before and not promotion.parent:
+        is_compared = row.harness_version not in serving.harnesses
+    else:
+        is_compared = row.harness_version == (promotion.parent if is_before else promotion.version)
+    if not is_compared:
         return None
-    return "" if follows_newest else row.weights_version
+    return "" if serving.versions.served.follows_newest else row.weights_version
 
 
 def _baselines(before: Iterable[BeforeRow], other_version: Callable[..., str | None]) -> dict[str, dict[str, Attempts]]:
