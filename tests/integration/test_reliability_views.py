@@ -130,6 +130,16 @@ def test_failure_clusters(view_client: Client) -> None:
     assert (second["ended"], second["reason"]) == ("truncated", "no tool call failed")
 
 
+def test_a_cluster_is_one_row_wherever_its_call_failed(view_client: Client) -> None:
+    for place in range(3):
+        errors = ["timeout" if i == place else "" for i in range(3)]
+        calls = {"call.step": [0] * 3, "call.tool": ["get"] * 3, "call.error": errors, "call.ms": [1.0] * 3}
+        plant(view_client, "trajectories", [attempt(f"f/{place}", False, steps=place + 1, **calls)])
+    row = read_one(view_client, "failure_clusters")
+    assert (row["failures"], row["share_of_failures"], row["tasks"], row["steps"]) == (3, 1, 1, 2)
+    assert (row["newest_trajectory_id"], row["newest_at"]) == ("f/2", AT.replace(tzinfo=None))
+
+
 def test_learnability_and_variance_of_groups(view_client: Client) -> None:
     plant(
         view_client,
