@@ -42,6 +42,8 @@ from stepstream.versions.layout import weights_folder
 
 _WORKER = "worker-0"
 _REFRESH_S = 3.0
+_FEW_ATTEMPTS = 8
+"""Attempts at once while commands put versions out and back."""
 _CHECK_MARGIN = 0.05
 """Margin by which greedy success in the check must exceed the target; one deviation of 50 tasks is 0.05."""
 
@@ -74,7 +76,6 @@ class ModelDemo:
         self._stack.stop_process("learner")
         with self._phase("evaluate"):
             after = self._evaluate(f"version {good}")
-        self._agent.start()
         try:
             with self._phase("canary"):
                 self._canary(good)
@@ -162,9 +163,11 @@ class ModelDemo:
         return rate
 
     def _canary(self, version: int) -> None:
-        """Serve a version to a share of trajectories and its parent to the rest; wait for one, then promote it."""
+        """Serve a version to a share of trajectories and its parent to the rest, start the agent, then promote it."""
         self._models("promote", f"{self._model}@{self._checkpoint(version)['parent_version']}")
         self._models("canary", f"{self._model}@{version}", "--share", f"{self._settings.demo.canary_share:g}")
+        # Few attempts at once are over soon.
+        self._agent.start(_FEW_ATTEMPTS)
         self._wait_until(lambda: self._stats.trajectories_on("canary") > 0, "a trajectory on the canary")
         self._models("promote", f"{self._model}@{version}")
 
