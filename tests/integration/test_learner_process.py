@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,6 @@ def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[LearnerLab]:
     made = LearnerLab(registry_settings, tmp_path)
     yield made
     made.close()
-    with suppress(AssertionError):  # never started
-        if made.learner.status is None:
-            made.learner.kill()
 
 
 def test_a_killed_learner_trains_on_nothing_twice_and_every_version_rebuilds(lab: LearnerLab) -> None:
@@ -300,6 +296,41 @@ def test_the_older_of_two_learners_is_fenced_and_publishes_nothing(lab: LearnerL
     assert len(trained) == len(set(trained)) == 3 * PER_VERSION * SIZE
     for version in range(1, 4):
         assert lab.cli(rebuild, f"{lab.model}@{version}").exit_code == 0
+
+
+def test_a_learner_that_wakes_after_a_newer_one_took_over_ends_and_changes_no_file(
+    lab: LearnerLab, tmp_path: Path
+) -> None:
+    publish_root(lab.settings, lab.base, lab.model)
+    lab.learner.start()
+    wait_until(lambda: f"training {lab.model}@0" in lab.learner.log_text)
+    lab.learner.pause()
+    newer = lab.second_learner(tmp_path / "second.log")
+    newer.start()
+    lab.produce(*(f"g{n}" for n in range(PER_VERSION)))
+    wait_until(lambda: lab.newest() == 1)
+    folders = [folder_of(lab.versions().get(lab.model, version)["uri"]) for version in (0, 1)]
+    written = contents(*folders)
+    # It wakes with the same labels to train on: it reads of the newer one's version 1, or its own is fenced.
+    lab.learner.resume()
+    wait_until(lambda: lab.learner.status is not None)
+    assert lab.learner.status == 1
+    assert "run only one learner per model" in lab.learner.log_text
+    assert newer.status is None
+    lab.produce(*(f"h{n}" for n in range(PER_VERSION)), versions=(1, 1))
+    wait_until(lambda: lab.newest() == 2)
+    assert newer.stop() == 0
+    assert contents(*folders) == written
+    versions = [record for record in lab.records("checkpoints").values() if record["model"] == lab.model]
+    assert [(record["version"], record["parent_version"]) for record in versions] == [(0, None), (1, 0), (2, 1)]
+    trained = lab.trained(2)
+    assert len(trained) == len(set(trained)) == 2 * PER_VERSION * SIZE
+
+
+def contents(*folders: Path) -> dict[Path, tuple[str, int]]:
+    """Return digest and time of the last change of every file in some folders."""
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return {path: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns) for path in files}
 
 
 def test_old_versions_are_removed_by_command_and_the_rest_rebuilds(lab: LearnerLab) -> None:

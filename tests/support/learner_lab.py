@@ -3,6 +3,7 @@
 import urllib.request
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,17 @@ class LearnerLab:
         self.log = data / "learner.log"
         ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
         self.learner = ServiceProcess("stepstream.learner", self.settings, ready, self.log, under=under)
+        self._learners = [self.learner]
         self._codec = Codec(settings)
         self._producer = EventProducer(settings.kafka, self._codec, "test")
 
     def close(self) -> None:
+        """Kill the learners that still run."""
         self._codec.close()
+        for learner in self._learners:
+            with suppress(AssertionError):  # never started
+                if learner.status is None:
+                    learner.kill()
 
     def share_memory(self) -> Path:
         """Let the learner, which is not started yet, share its versions; return the file system in memory."""
@@ -70,7 +77,9 @@ class LearnerLab:
         """Return another learner of the same model, which is not started yet."""
         port = free_block(1)
         settings = with_settings(self.settings, metrics={"host": "127.0.0.1", "port": port})
-        return ServiceProcess("stepstream.learner", settings, HttpReady(f"http://127.0.0.1:{port}/metrics"), log)
+        ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
+        self._learners.append(ServiceProcess("stepstream.learner", settings, ready, log))
+        return self._learners[-1]
 
     def produce(self, *groups: str, size: int = SIZE, **fields: Any) -> None:
         for group in groups:
