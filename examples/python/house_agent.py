@@ -73,7 +73,7 @@ async def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    defaults = {"model": "house", "split": "train", "tasks": 0, "attempts": 4, "concurrency": 32, "temperature": 0.7}
+    defaults = {"model": "house", "split": "train", "tasks": 0, "attempts": 6, "concurrency": 32, "temperature": 0.7}
     for option, default in ({"url": "http://127.0.0.1:8080", "first": 0} | defaults).items():
         parser.add_argument(f"--{option}", default=default, type=type(default))
     asyncio.run(main(parser.parse_args()))
