@@ -26,17 +26,17 @@ class AgentScript:
             raise StackError(f"no agent script at {script}: run from the repository, or set STEPSTREAM_DEMO_AGENT")
         self._command = [sys.executable, str(script), f"--url={settings.fleet.gateway_url}"]
         self._command += [f"--model={settings.inference.model}"]
-        self._concurrency = settings.inference.max_batch
+        self._batch = settings.inference.max_batch
         self._group_size = settings.learner.group_size
         self._log = settings.paths.data / "logs" / "agent.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, concurrency: int | None = None) -> None:
-        """Attempt training tasks in the background without end, `concurrency` at once or the worker's batch."""
+        """Attempt training tasks in the background without end, `concurrency` at once or half the worker's batch."""
         command = [
             *self._command,
             f"--attempts={self._group_size}",
-            f"--concurrency={concurrency or self._concurrency}",
+            f"--concurrency={concurrency or max(1, self._batch // 2)}",
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -70,7 +70,7 @@ class AgentScript:
             StackError: a call failed.
         """
         command = [*self._command, "--split=eval", "--attempts=1", "--temperature=0"]
-        command += [f"--concurrency={self._concurrency}", f"--first={first}", f"--tasks={tasks}"]
+        command += [f"--concurrency={self._batch}", f"--first={first}", f"--tasks={tasks}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise StackError(f"the agent ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1]}")

@@ -54,10 +54,10 @@ def test_a_background_run_stops(tmp_path: Path) -> None:
     script.check()
 
 
-def test_attempts_at_once_are_the_workers_batch_or_as_given(tmp_path: Path) -> None:
+def test_attempts_at_once_are_half_the_workers_batch_or_as_given(tmp_path: Path) -> None:
     script = agent(tmp_path, "import sys, pathlib\npathlib.Path(sys.argv[0] + '.out').write_text(' '.join(sys.argv))")
     output = tmp_path / "agent.py.out"
-    for concurrency, expected in ((None, Settings().inference.max_batch), (3, 3)):
+    for concurrency, expected in ((None, Settings().inference.max_batch // 2), (3, 3)):
         script.start(concurrency)
         wait_until(lambda: output.is_file() and output.read_text(), "the script's output")
         assert f"--concurrency={expected}" in output.read_text().split()
