@@ -43,6 +43,16 @@ def test_a_canary_that_a_person_began_is_left_alone_by_a_disabled_lever() -> Non
     assert decided(0.1, replace(STARTED, target="6")).action == "hold"
 
 
+def with_approved_canary(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Return a world whose controller decided on a canary, which a person approved and nobody began yet."""
+    tick(monkeypatch)
+    world = World(BY_PEOPLE, of_weights)
+    while not world.decisions().pulls:
+        world.controller().run_once()
+    world.approve()
+    return world
+
+
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
@@ -54,11 +64,7 @@ def test_a_canary_that_a_person_began_is_left_alone_by_a_disabled_lever() -> Non
 def test_an_approved_decision_keeps_to_the_policy_in_force(
     policy: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tick(monkeypatch)
-    world = World(BY_PEOPLE, of_weights)
-    while not world.decisions().pulls:
-        world.controller().run_once()
-    world.approve()
+    world = with_approved_canary(monkeypatch)
     world.policy = policy or world.policy
     world.controller().run_once()
     [act] = world.of(DECISION_ACTS)
@@ -68,11 +74,7 @@ def test_an_approved_decision_keeps_to_the_policy_in_force(
 def test_a_decision_that_was_approved_while_no_controller_ran_names_who_approved_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tick(monkeypatch)
-    world = World(BY_PEOPLE, of_weights)
-    while not world.decisions().pulls:
-        world.controller().run_once()
-    world.approve()
+    world = with_approved_canary(monkeypatch)
     [decision] = world.decisions().in_order()
     monkeypatch.setattr("stepstream.services.control.app.now_us", lambda: decision["watched_until_us"] + 1)
     world.controller().run_once()
