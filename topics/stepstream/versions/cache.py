@@ -6,19 +6,17 @@ lock: so others can tell it from the leftovers of a killed process.
 
 import errno
 import fcntl
-import hashlib
 import json
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, get_args
 
-from stepstream.versions.check import HASH_THREADS
+from stepstream.versions.digests import file_digests
 
 _log = logging.getLogger(__name__)
 
@@ -152,14 +150,8 @@ def touch(folder: Path) -> None:
 
 def _digests(folder: Path) -> dict[str, str]:
     files = [path for path in folder.rglob("*") if path.is_file() and path != folder / _DIGESTS]
-    with ThreadPoolExecutor(HASH_THREADS) as pool:
-        digests = list(pool.map(_digest, files))
+    digests = file_digests(files)
     return {path.relative_to(folder).as_posix(): digest for path, digest in zip(files, digests, strict=True)}
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _locked(create: Callable[[], Path]) -> tuple[Path, int]:

@@ -1,12 +1,10 @@
 """Check a version: its event, the digests of its files, and that its folder has no other files."""
 
-import hashlib
-import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from stepstream.topics.events import Checkpoint, CheckpointFile, new_checkpoint_file
+from stepstream.versions.digests import file_digests
 from stepstream.versions.layout import (
     INDEX,
     LOADED_ROLES,
@@ -20,9 +18,6 @@ from stepstream.versions.layout import (
     weights_sha256,
 )
 from stepstream.versions.signing import check_signature
-
-HASH_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
-"""Files hashed side by side: a thread hashes 0.5 to 2 GB a second, far less than memory gives."""
 
 
 def check_version(checkpoint: Checkpoint, trusted_keys: Sequence[str]) -> None:
@@ -122,18 +117,10 @@ def _check_rebuilt(checkpoint: Checkpoint, weights: Path, names: Sequence[str]) 
 
 
 def _digests(name: str, files: Sequence[Path]) -> list[str]:
-    if len(files) == 1 or HASH_THREADS == 1:
-        return [_digest(name, file) for file in files]
-    with ThreadPoolExecutor(HASH_THREADS) as pool:
-        return list(pool.map(lambda file: _digest(name, file), files))
-
-
-def _digest(name: str, file: Path) -> str:
     try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return file_digests(files)
     except OSError as error:
-        raise _unreadable(name, file, error) from error
+        raise _unreadable(name, Path(error.filename or files[0]), error) from error
 
 
 def _is_link(name: str, path: Path) -> bool:
