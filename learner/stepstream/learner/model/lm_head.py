@@ -1,9 +1,12 @@
 """Compute log-probabilities of chosen tokens without a [tokens, vocabulary] tensor in memory.
 
-The output layer is computed for a few tokens at a time, and again in the backward pass. With logits x = W h + b:
+The output layer is computed for a few tokens at a time. With logits x = W h + b:
 
     log p(t) = x_t - log Σ_v exp(x_v)          ∂ log p(t) / ∂x_v = [v = t] - p(v)
-    H = log Σ_v exp(x_v) - Σ_v p(v) x_v
+    H = log Σ_v exp(x_v) - Σ_v p(v) x_v        ∂ log p(t) / ∂h = Σ_v ([v = t] - p(v)) W_v
+
+If W and b are frozen, as below adapters, ∂ log p(t) / ∂h is kept from the forward pass: it has the size of h. Else the
+backward pass computes the logits again.
 
 Some models scale and cap them, x = c·tanh(s·(W h + b) / c), whose derivative is s·(1 - (x / c)²). A token that was
 sampled at temperature T has x / T in place of x, after scale and cap. If it was drawn from a part of the vocabulary,
@@ -118,8 +121,11 @@ class _Chosen(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         lowered = _lowered(hidden), _lowered(weight)
         logprobs, entropy, z = (torch.empty(targets.shape, dtype=torch.float32, device=hidden.device) for _ in range(3))
+        ctx.is_frozen = ctx.needs_input_grad[:3] == (True, False, False)
+        of_hidden = torch.empty_like(lowered[0]) if ctx.is_frozen else None
         for part in _parts(hidden, weight):
             logits = transform.apply(_logits(lowered[0][part], lowered[1], bias))
+            slope = transform.derivative(logits) if ctx.is_frozen else 1.0
             if temperatures is not None:
                 logits.div_(temperatures[part, None])
             if mask is not None:
@@ -128,13 +134,22 @@ class _Chosen(torch.autograd.Function):
             logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - z[part]
             p = (logits - z[part, None]).exp_()
             entropy[part] = z[part] - torch.linalg.vecdot(p, logits)
-        ctx.save_for_backward(*lowered, bias, targets, z, temperatures)
+            if of_hidden is not None:
+                p.scatter_add_(1, targets[part, None], p.new_full((p.shape[0], 1), -1.0))
+                slope = slope if temperatures is None else slope / temperatures[part, None]
+                of_hidden[part] = p.mul_(-slope).to(of_hidden.dtype) @ lowered[1]
+        if of_hidden is None:
+            ctx.save_for_backward(*lowered, bias, targets, z, temperatures)
+        else:
+            ctx.save_for_backward(of_hidden)
         ctx.mark_non_differentiable(entropy)
         ctx.dtypes, ctx.transform, ctx.mask = (hidden.dtype, weight.dtype), transform, mask
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None, None]:
+        if ctx.is_frozen:
+            return (ctx.saved_tensors[0] * grads[0][:, None]).to(ctx.dtypes[0]), None, None, None, None, None, None
         hidden, weight, bias, targets, z, temperatures = ctx.saved_tensors
         transform: LogitTransform = ctx.transform
         of_hidden = torch.empty_like(hidden)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from largest_tensor import LargestTensor
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from stepstream.learner.model import lm_head
 
@@ -35,6 +36,7 @@ def masks(targets: Tensor, vocabulary: int) -> tuple[lm_head.Mask, Tensor]:
 @pytest.mark.parametrize("heat", [None, 0.7, "mixed"])
 @pytest.mark.parametrize("most_logits", [1, 2**20])
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
 def test_logprobs_equal_log_softmax_with_its_gradient(
     monkeypatch: pytest.MonkeyPatch,
     bias: bool,
@@ -42,10 +44,15 @@ def test_logprobs_equal_log_softmax_with_its_gradient(
     heat: float | str | None,
     transform: lm_head.LogitTransform,
     masked: bool,
+    frozen: bool,
 ) -> None:
     monkeypatch.setitem(lm_head._MAX_LOGITS, "cpu", most_logits)
     hidden, weight, offset, targets = sample(200, 50, bias)
     leaves = [hidden, weight] if offset is None else [hidden, weight, offset]
+    if frozen:
+        for leaf in leaves[1:]:
+            leaf.requires_grad_(False)
+        leaves = leaves[:1]
     temperatures = None
     if heat is not None:
         temperatures = 0.5 + 1.5 * torch.rand(200) if heat == "mixed" else torch.full((200,), heat)  # type: ignore[arg-type]
@@ -74,6 +81,16 @@ def test_temperature_1_changes_no_bit() -> None:
             found = lm_head.chosen_logprobs(hidden, weight, offset, targets, transform, temperatures)
             results.append((*found, *torch.autograd.grad(found[0].sum(), [hidden, weight])))
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_frozen_weights_cost_two_products() -> None:
+    """The output layer below adapters: one product for the logits, one for the gradient, none in the backward pass."""
+    hidden, weight, _, targets = sample(100, 50, bias=False)
+    weight.requires_grad_(False)
+    with FlopCounterMode(display=False) as flops:
+        logprobs = lm_head.chosen_logprobs(hidden, weight, None, targets)[0]
+        logprobs.sum().backward()
+    assert flops.get_total_flops() == 2 * (2 * hidden.numel() * 50)
 
 
 def test_no_tensor_is_larger_than_a_few_tokens_logits() -> None:
