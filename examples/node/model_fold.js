@@ -7,6 +7,7 @@ export class Models {
   #versions = new Map(); // model -> Map(version -> Checkpoint)
   #rollouts = new Map(); // model -> Rollout
   #workers = new Map(); // worker -> WorkerStatus
+  #writtenUs = new Map(); // worker -> time of its status by the broker's clock: workers' clocks differ
 
   constructor(model) {
     this.#wanted = model;
@@ -30,18 +31,18 @@ export class Models {
   // One update for each model and each live worker.
   state(nowUs) {
     const models = [...new Set([...this.#versions.keys(), ...this.#rollouts.keys()])].sort();
-    const live = [...this.#workers.values()].filter(
-      (status) => status.state !== "stopping" && nowUs - status.occurred_at_us <= SILENT_US,
-    );
+    const live = [...this.#workers]
+      .filter(([key, status]) => status.state !== "stopping" && nowUs - this.#writtenUs.get(key) <= SILENT_US)
+      .map(([, status]) => status);
     return [
       ...models.map((model) => this.#update("state", model, { version: this.served(model).stable })),
       ...live.map((status) => this.#workerUpdate(status)),
     ];
   }
 
-  // Apply one record; return the updates that it causes: none or one.
-  apply(topic, key, record) {
-    if (topic === "worker-status") return this.#applyWorker(key, record);
+  // Apply one record, written to the log at `writtenUs`; return the updates that it causes: none or one.
+  apply(topic, key, record, writtenUs) {
+    if (topic === "worker-status") return this.#applyWorker(key, record, writtenUs);
     const named = record ?? (topic === "rollouts" ? { model: key } : readName(key));
     if (named === null || (this.#wanted && named.model !== this.#wanted)) return [];
     if (topic === "rollouts") return this.#applyRollout(named.model, record);
@@ -81,11 +82,13 @@ export class Models {
     return [this.#update(action || "decided", model, about)];
   }
 
-  #applyWorker(worker, status) {
+  #applyWorker(worker, status, writtenUs) {
     const before = this.#workers.get(worker);
     this.#workers.delete(worker);
+    this.#writtenUs.delete(worker);
     if (status === null || (this.#wanted && status.model !== this.#wanted)) return [];
     this.#workers.set(worker, status);
+    this.#writtenUs.set(worker, writtenUs ?? status.occurred_at_us);
     const facts = (one) => JSON.stringify([one.model, one.state, one.reason, tracksOf(one)]);
     return before && facts(before) === facts(status) ? [] : [this.#workerUpdate(status)];
   }

@@ -37,7 +37,8 @@ export async function followModels(onUpdate, model) {
     eachBatch: async ({ batch, resolveOffset }) => {
       for (const message of batch.messages) {
         const record = message.value && (await registry.decode(message.value));
-        const updates = models.apply(batch.topic, message.key?.toString() ?? "", record);
+        const writtenUs = Number(message.timestamp) * 1000;
+        const updates = models.apply(batch.topic, message.key?.toString() ?? "", record, writtenUs);
         if (isCurrent) updates.forEach(onUpdate);
         resolveOffset(message.offset);
       }

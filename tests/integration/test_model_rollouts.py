@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import CommandResult, stepstream
+from stack_fixtures import with_settings
 from waiting import TIMEOUT_S
 
 from stepstream.config import Settings
@@ -49,10 +50,10 @@ class Model:
         return facts
 
     def report(self, worker: str, tracks: dict[Track, int]) -> None:
-        """Write a worker's state; in one minute, so that the worker stays live during the test."""
+        """Write a worker's state."""
         state = new_worker_status(
             event_id=new_event_id(),
-            occurred_at_us=now_us() + 60_000_000,
+            occurred_at_us=1,  # the clock of the worker is behind
             worker_id=f"{self.name}-{worker}",
             engine="torch",
             url="http://127.0.0.1:1",
@@ -67,8 +68,10 @@ class Model:
 
 @pytest.fixture
 def model(registry_settings: Settings) -> Iterator[Model]:
-    with closing(Codec(registry_settings)) as codec:
-        yield Model(registry_settings, EventProducer(registry_settings.kafka, codec, "test"))
+    # A worker with one status stays live during the test.
+    settings = with_settings(registry_settings, inference={"status_every_s": 60.0})
+    with closing(Codec(settings)) as codec:
+        yield Model(settings, EventProducer(settings.kafka, codec, "test"))
 
 
 def test_a_version_is_put_out_and_taken_back(model: Model) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_line import stepstream
 from confluent_kafka import Producer
+from stack_fixtures import with_settings
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream import sdk
@@ -63,7 +64,7 @@ class Model:
     def serve(self, tracks: dict[Track, int]) -> None:
         status = new_worker_status(
             event_id=new_event_id(),
-            occurred_at_us=now_us() + 60_000_000,  # live for the time of the test
+            occurred_at_us=1,  # the clock of the worker is behind
             worker_id=f"{self.name}-w",
             engine="torch",
             url="http://127.0.0.1:1",
@@ -104,8 +105,10 @@ class Model:
 
 @pytest.fixture
 def model(registry_settings: Settings) -> Iterator[Model]:
-    with closing(Codec(registry_settings)) as codec:
-        made = Model(registry_settings, codec)
+    # A worker with one status stays live during the test.
+    settings = with_settings(registry_settings, inference={"status_every_s": 60.0})
+    with closing(Codec(settings)) as codec:
+        made = Model(settings, codec)
         made.publish(1)
         made.publish_in_transaction(2)
         made.serve({"stable": 2})

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,9 +14,10 @@ from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import KafkaSettings, Settings
 from stepstream.embedded.ports import free_block
+from stepstream.topics.catalogue import WORKER_STATUS
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec
-from stepstream.topics.events import Consent, new_consent_change
+from stepstream.topics.events import Consent, new_consent_change, new_worker_status
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 from stepstream.topics.table import Table
@@ -69,6 +71,23 @@ def test_a_table_has_earlier_and_later_records(registry_settings: Settings, writ
         writer.delete(tenant)
         wait_until(lambda: table.get(tenant) is None)
         assert changes == [(tenant, "none"), (tenant, None)]
+
+
+def test_a_table_knows_when_the_broker_wrote_a_record(registry_settings: Settings, tenant: str) -> None:
+    status = new_worker_status(
+        event_id=new_event_id(), occurred_at_us=1, worker_id=tenant, engine="torch", url="", model=tenant,
+        state="stopping",
+    )  # fmt: skip
+    before_us = now_us()
+    with closing(Codec(registry_settings)) as codec, Table(registry_settings, WORKER_STATUS) as table:
+        producer = EventProducer(registry_settings.kafka, codec, "test")
+        producer.send(WORKER_STATUS, tenant, status)
+        producer.flush(TIMEOUT_S)
+        assert table.wait_current(20)
+        written_us = table.written_us(tenant)
+        assert written_us is not None
+        assert before_us - 1000 <= written_us <= now_us()
+        assert table.written_us("never") is None
 
 
 class SilentConsumer(Consumer):

@@ -3,21 +3,26 @@
 from pathlib import Path
 from typing import Any
 
-from stepstream.topics.events import Checkpoint, CheckpointFile, Rollout, new_checkpoint_file
+from stepstream.topics.events import Checkpoint, CheckpointFile, Rollout, WorkerStatus, new_checkpoint_file
 from stepstream.versions.rollouts import ModelVersions
 
 
 class VersionLog:
-    """Checkpoints and rollouts in order, and the tables that follow them; no worker has a status."""
+    """Checkpoints and rollouts in order, the tables that follow them, and that of workers."""
 
     def __init__(self) -> None:
         self.events: list[Checkpoint] = []
         self.rollouts: list[Rollout] = []
+        self.workers: dict[str, WorkerStatus] = {}
+        self.workers_written_us: dict[str, int] = {}
         self.read: int | None = None
         """Number of checkpoint events that the follower has read; None: all."""
 
     def items(self) -> dict[str, Any]:
-        return {}
+        return self.workers
+
+    def written_us(self, worker_id: str) -> int | None:
+        return self.workers_written_us.get(worker_id)
 
     def checkpoints(self, _model: str) -> dict[int, Checkpoint]:
         return self._fold().checkpoints

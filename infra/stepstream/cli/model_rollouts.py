@@ -219,7 +219,7 @@ def live_workers_of(workers: Any, settings: Settings, model: str) -> list[Any]:
     from stepstream.versions.worker_agreement import MISSED_STATUSES, live_workers
 
     silent_s = MISSED_STATUSES * settings.inference.status_every_s
-    return live_workers(workers.items().values(), model, now_us(), silent_s)
+    return live_workers(workers.items().values(), model, now_us(), silent_s, workers.written_us)
 
 
 def wait_read(*tables: Any) -> None:

@@ -38,10 +38,13 @@ class ModelSubscription(Subscription[ModelUpdate]):
         folds: dict[str, Callable[[str, Any], Iterator[ModelUpdate]]] = {
             CHECKPOINTS: self._updates.checkpoint,
             ROLLOUTS: self._updates.rollout,
-            WORKER_STATUS: self._updates.worker,
         }
         for event in events:
-            if event.error is None:
+            if event.error is not None:
+                continue
+            if event.topic == WORKER_STATUS:
+                yield from self._updates.worker(event.key, event.record, event.written_us)
+            else:
                 yield from folds[event.topic](event.key, event.record)
 
 

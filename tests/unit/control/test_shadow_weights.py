@@ -168,14 +168,20 @@ def test_workers_are_found_by_the_version_that_they_have_on_a_track() -> None:
             state="serving", version=1, tracks=served,
         )  # fmt: skip
 
+    def unknown(_worker_id: str) -> None:
+        """Tell no time by the broker's clock."""
+
     wanted: Any = {"stable": 1, "canary": 2}
     both = worker("a", "m", 100, stable=1, canary=2)
-    assert workers_with([both], "m", wanted, 100, 1.0) == {"stable": "http://a", "canary": "http://a"}
+    assert workers_with([both], "m", wanted, 100, 1.0, unknown) == {"stable": "http://a", "canary": "http://a"}
     apart = [worker("b", "m", 100, stable=1), worker("c", "m", 100, canary=2)]
-    assert workers_with(apart, "m", wanted, 100, 1.0) == {"stable": "http://b", "canary": "http://c"}
-    assert workers_with([both], "other", wanted, 100, 1.0) == {}
-    assert workers_with([both], "m", wanted, 2_000_000, 1.0) == {}, "it is silent"
-    assert workers_with([worker("d", "m", 100, stable=1, canary=3)], "m", wanted, 100, 1.0) == {"stable": "http://d"}
+    assert workers_with(apart, "m", wanted, 100, 1.0, unknown) == {"stable": "http://b", "canary": "http://c"}
+    assert workers_with([both], "other", wanted, 100, 1.0, unknown) == {}
+    assert workers_with([both], "m", wanted, 2_000_000, 1.0, unknown) == {}, "it is silent"
+    assert workers_with([worker("d", "m", 100, stable=1, canary=3)], "m", wanted, 100, 1.0, unknown) == {
+        "stable": "http://d"
+    }
+    assert workers_with([both], "m", wanted, 2_000_000, 1.0, {"a": 1_500_000}.get), "its clock is behind"
 
 
 def test_in_a_simulated_fleet_a_poisoned_version_serves_nobody() -> None:

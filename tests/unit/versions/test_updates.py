@@ -29,8 +29,8 @@ def rollout(number: int, action: str, **fields: Any) -> Rollout:
 
 def worker(tracks: dict[Track, int], **fields: Any) -> WorkerStatus:
     values: dict[str, Any] = {"event_id": "w", "occurred_at_us": 1_000_000, "model": "m", "state": "serving"}
+    values["worker_id"] = "w"
     return new_worker_status(
-        worker_id="w",
         engine="torch",
         url="http://127.0.0.1:1",
         tracks=[new_served_version(track=track, version=version) for track, version in tracks.items()],
@@ -103,6 +103,13 @@ def test_the_state_has_each_model_and_each_live_worker() -> None:
     list(updates.worker("silent", worker({"stable": 1}, occurred_at_us=0)))
     state = list(updates.state(1_500_000, 1.0))
     assert [(one.change, one.worker) for one in state] == [("state", ""), ("worker", "w")]
+
+
+def test_the_broker_s_clock_says_which_worker_is_live() -> None:
+    updates = ModelUpdates()
+    list(updates.worker("behind", worker({"stable": 1}, worker_id="behind", occurred_at_us=0), 1_000_000))
+    list(updates.worker("ahead", worker({"stable": 1}, worker_id="ahead", occurred_at_us=9_000_000), 0))
+    assert [one.worker for one in updates.state(1_500_000, 1.0)] == ["behind"]
 
 
 def test_another_model_is_left_out() -> None:

@@ -9,6 +9,10 @@ from stepstream.versions.worker_agreement import disagreements, live_workers, lo
 SERVED = ServedVersions(3, canary=5, canary_share=0.1)
 
 
+def unknown(_worker_id: str) -> None:
+    """Tell no time by the broker's clock."""
+
+
 def worker(name: str, tracks: dict[Track, int], **fields: Any) -> WorkerStatus:
     values: dict[str, Any] = {"model": "m", "occurred_at_us": 10_000_000, "version": tracks.get("stable")}
     return new_worker_status(
@@ -29,7 +33,21 @@ def test_silent_stopping_and_other_models_workers_are_not_live() -> None:
         worker("stopping", {"stable": 3}, state="stopping"),
         worker("other", {"stable": 3}, model="another"),
     ]
-    assert [one["worker_id"] for one in live_workers(statuses, "m", 10_000_000, 6.0)] == ["a", "b"]
+    assert [one["worker_id"] for one in live_workers(statuses, "m", 10_000_000, 6.0, unknown)] == ["a", "b"]
+
+
+def test_the_broker_s_clock_says_which_worker_is_live() -> None:
+    statuses = [
+        worker("behind", {"stable": 3}, occurred_at_us=0),
+        worker("ahead", {"stable": 2}, occurred_at_us=3600_000_000),
+        worker("unknown", {"stable": 1}),
+    ]
+    written_us = {"behind": 10_000_000, "ahead": 1_000_000}
+    live = live_workers(statuses, "m", 11_000_000, 6.0, written_us.get)
+    assert [one["worker_id"] for one in live] == ["behind", "unknown"]
+    now_us = 300_000_000
+    written_us |= {"behind": now_us - 100_000_000, "ahead": now_us - 200_000_000}
+    assert loaded_versions(statuses, "m", now_us, 2.0, written_us=written_us.get) == {3}
 
 
 def test_a_worker_of_before_tracks_serves_stable() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from stepstream.config import KafkaSettings, SettingsError
@@ -122,6 +122,15 @@ def client_config(kafka: KafkaSettings) -> dict[str, Any]:
         "allow.auto.create.topics": False,
         **{name: text for name, text in _security(kafka).items() if text},
     }
+
+
+def append_time_us(message: Message) -> int | None:
+    """Return the time at which the broker wrote a record, in microseconds since the Unix epoch.
+
+    None: the topic's configuration leaves the time to the producers, whose clocks differ.
+    """
+    kind, time_ms = message.timestamp()
+    return time_ms * 1000 if kind == TIMESTAMP_LOG_APPEND_TIME else None
 
 
 def _security(kafka: KafkaSettings) -> dict[str, str]:

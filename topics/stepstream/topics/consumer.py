@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from stepstream.config import KafkaSettings
-from stepstream.topics.client import consumer
+from stepstream.topics.client import append_time_us, consumer
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ class Event:
     error: CodecError | None = None
     value: bytes = b""
     """The encoded record, for a dead letter."""
+    written_us: int | None = None
+    """See `append_time_us`."""
 
 
 class EventConsumer(AbstractContextManager["EventConsumer"]):
@@ -216,7 +218,8 @@ class EventConsumer(AbstractContextManager["EventConsumer"]):
         value = message.value() or b""
         while True:
             try:
-                return Event(topic, partition, offset, key, self._codec.decode(topic, message.value()), None, value)
+                record = self._codec.decode(topic, message.value())
+                return Event(topic, partition, offset, key, record, None, value, append_time_us(message))
             except CodecError as error:
                 return Event(topic, partition, offset, key, None, error, value)
             except RegistryUnavailable as error:

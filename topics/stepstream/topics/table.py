@@ -78,6 +78,7 @@ class Table(AbstractContextManager["Table"]):
         self._rejection_of = rejection_of
         self._snapshot = _Snapshot(snapshot, topic) if snapshot is not None else None
         self._rows: dict[str, Any] = self._snapshot.read() if self._snapshot is not None else {}
+        self._written_us: dict[str, int | None] = {}
         self._seen: set[str] = set()
         self._current = False
         self._unreadable: dict[str, str] = {}
@@ -112,6 +113,10 @@ class Table(AbstractContextManager["Table"]):
         """Return a copy of all keys with their newest records."""
         with self._lock:
             return dict(self._rows)
+
+    def written_us(self, key: str) -> int | None:
+        """Return the time at which the broker wrote a key's newest record, as `append_time_us` does."""
+        return self._written_us.get(key)
 
     def on_change(self, callback: OnChange) -> None:
         """Call `callback(key, record)` in the table's thread at each later change; None: the key was deleted."""
@@ -222,6 +227,7 @@ class Table(AbstractContextManager["Table"]):
                 if reason is not None:
                     log.error("rejected offset %s of %s: %s", message.offset(), self._topic, reason)
                     return False
+                self._written_us[key] = client.append_time_us(message)
                 self._set(key, record)
                 break
             except RegistryUnavailable as error:
@@ -258,6 +264,7 @@ class Table(AbstractContextManager["Table"]):
         with self._lock:
             if record is None:
                 self._rows.pop(key, None)
+                self._written_us.pop(key, None)
             else:
                 self._rows[key] = record
         for callback in list(self._callbacks):

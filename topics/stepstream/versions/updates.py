@@ -74,6 +74,7 @@ class ModelUpdates:
         self._model = model
         self._models: dict[str, ModelVersions] = {}
         self._workers: dict[str, WorkerStatus] = {}
+        self._written_us: dict[str, int] = {}
 
     def state(self, now_us: int, silent_s: float) -> Iterator[ModelUpdate]:
         """Yield the state: one `state` for each model, and one `worker` for each live worker.
@@ -85,7 +86,7 @@ class ModelUpdates:
         for model, versions in sorted(self._models.items()):
             yield ModelUpdate("state", model, versions.served, version=versions.served.stable)
         for model in sorted({status["model"] for status in self._workers.values()}):
-            for status in live_workers(self._workers.values(), model, now_us, silent_s):
+            for status in live_workers(self._workers.values(), model, now_us, silent_s, self._written_us.get):
                 yield self._worker_update(status)
 
     def checkpoint(self, key: str, checkpoint: Checkpoint | None) -> Iterator[ModelUpdate]:
@@ -128,12 +129,21 @@ class ModelUpdates:
         time_us, why, author = rollout["occurred_at_us"], rollout["reason"], rollout["author"]
         yield ModelUpdate(change, model, served, time_us, about, reason=why, author=author)
 
-    def worker(self, key: str, status: WorkerStatus | None) -> Iterator[ModelUpdate]:
-        """Apply a record of `worker-status`; a status that only repeats yields nothing."""
+    def worker(self, key: str, status: WorkerStatus | None, written_us: int | None = None) -> Iterator[ModelUpdate]:
+        """Apply a record of `worker-status`; a status that only repeats yields nothing.
+
+        Args:
+            key: key of the record.
+            status: None: the key was deleted.
+            written_us: time at which the broker wrote it; None: unknown, so that the time in the status counts.
+        """
         before = self._workers.pop(key, None)
+        self._written_us.pop(key, None)
         if status is None or not self._is_wanted(status["model"]):
             return
         self._workers[key] = status
+        if written_us is not None:
+            self._written_us[key] = written_us
         if before is None or _worker_facts(before) != _worker_facts(status):
             yield self._worker_update(status)
 

@@ -1,17 +1,27 @@
-"""Compare what inference workers serve with what the log says."""
+"""Compare what inference workers serve with what the log says.
 
-from collections.abc import Collection, Iterable
+The clocks of workers differ: the broker's says how old a status is, where the topic has its time.
+"""
+
+from collections.abc import Callable, Collection, Iterable
 
 from stepstream.topics.events import ServedVersion, WorkerStatus, new_served_version
 from stepstream.versions.rollouts import ServedVersions
 
+WrittenUs = Callable[[str], int | None]
+"""Returns the time at which the broker wrote a worker's newest status, in microseconds since the Unix epoch.
+
+None: unknown, so that the time in the status counts.
+"""
 MISSED_STATUSES = 3
 """Statuses that a worker may miss before it counts as gone."""
 LONGEST_INTERVAL_S = 60.0
 """Interval that a worker may have although the reader has a shorter one: a status does not carry it."""
 
 
-def live_workers(statuses: Iterable[WorkerStatus], model: str, now_us: int, silent_s: float) -> list[WorkerStatus]:
+def live_workers(
+    statuses: Iterable[WorkerStatus], model: str, now_us: int, silent_s: float, written_us: WrittenUs
+) -> list[WorkerStatus]:
     """Return the newest statuses of a model's workers that run, by worker.
 
     Args:
@@ -19,21 +29,30 @@ def live_workers(statuses: Iterable[WorkerStatus], model: str, now_us: int, sile
         model: name of the model.
         now_us: the time now, in microseconds since the Unix epoch.
         silent_s: a worker without a status for longer is not live.
+        written_us: tells the age of a status.
     """
+
+    def is_heard(status: WorkerStatus) -> bool:
+        at_us = written_us(status["worker_id"])
+        return now_us - (status["occurred_at_us"] if at_us is None else at_us) <= silent_s * 1e6
+
     return sorted(
         (
             status
             for status in statuses
-            if status["model"] == model
-            and status["state"] != "stopping"
-            and now_us - status["occurred_at_us"] <= silent_s * 1e6
+            if status["model"] == model and status["state"] != "stopping" and is_heard(status)
         ),
         key=lambda status: status["worker_id"],
     )
 
 
 def loaded_versions(
-    statuses: Iterable[WorkerStatus], model: str, now_us: int, status_every_s: float, heard: Collection[str] = ()
+    statuses: Iterable[WorkerStatus],
+    model: str,
+    now_us: int,
+    status_every_s: float,
+    heard: Collection[str] = (),
+    written_us: WrittenUs = lambda _worker_id: None,
 ) -> set[int]:
     """Return the versions that a model's running workers have loaded or are about to.
 
@@ -44,9 +63,10 @@ def loaded_versions(
         status_every_s: time between two statuses of a worker, as the reader's settings have it.
         heard: workers whose statuses arrived within `longest_silence_s`, so that they run even if their clocks are
             behind.
+        written_us: see `live_workers`.
     """
     known = list(statuses)
-    live = live_workers(known, model, now_us, longest_silence_s(status_every_s))
+    live = live_workers(known, model, now_us, longest_silence_s(status_every_s), written_us)
     live += [one for one in known if one["worker_id"] in heard and one["model"] == model and one["state"] != "stopping"]
     found = {one["version"] for status in live for one in status["tracks"]}
     return found | {status["version"] for status in live if status["version"] is not None}

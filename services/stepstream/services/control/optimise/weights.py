@@ -31,7 +31,7 @@ from stepstream.topics.events import Harness, Track, WorkerStatus, new_harness
 from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table
 from stepstream.versions import harnesses
-from stepstream.versions.worker_agreement import MISSED_STATUSES, live_workers, served_tracks
+from stepstream.versions.worker_agreement import MISSED_STATUSES, WrittenUs, live_workers, served_tracks
 
 _LOOK_S = 0.5
 
@@ -121,11 +121,16 @@ class VersionReplay(ShadowReplay):
 
 
 def workers_with(
-    statuses: Iterable[WorkerStatus], model: str, wanted: Mapping[Track, int], at_us: int, silent_s: float
+    statuses: Iterable[WorkerStatus],
+    model: str,
+    wanted: Mapping[Track, int],
+    at_us: int,
+    silent_s: float,
+    written_us: WrittenUs,
 ) -> dict[Track, str]:
     """Return the address of a running worker for each wanted version, by track; without those that none has."""
     found: dict[Track, str] = {}
-    for status in live_workers(statuses, model, at_us, silent_s):
+    for status in live_workers(statuses, model, at_us, silent_s, written_us):
         for one in served_tracks(status):
             if wanted.get(one["track"]) == one["version"]:
                 found.setdefault(one["track"], status["url"].rstrip("/"))
@@ -136,7 +141,7 @@ def _wait_for_workers(settings: Settings, model: str, wanted: Mapping[Track, int
     silent_s = MISSED_STATUSES * settings.inference.status_every_s
     with Table(settings, WORKER_STATUS) as table:
         while True:
-            found = workers_with(table.items().values(), model, wanted, now_us(), silent_s)
+            found = workers_with(table.items().values(), model, wanted, now_us(), silent_s, table.written_us)
             if len(found) == len(wanted):
                 return found
             if now_us() >= until_us:
