@@ -19,17 +19,20 @@ class Topic:
     def __init__(self) -> None:
         self.members = Membership(INTERVAL_S)
 
-    def put(self, worker_id: str, at: float, *, behind_s: float = 0.0, **fields: Any) -> bool:
-        """Apply a status that arrives at `at`, written by a clock that is `behind_s` behind."""
+    def put(
+        self, worker_id: str, at: float, *, behind_s: float = 0.0, written_s: float | None = None, **fields: Any
+    ) -> bool:
+        """Apply a status that arrives at `at`, from a clock `behind_s` behind; the broker's says `written_s`."""
         described: dict[str, Any] = {"url": f"http://{worker_id}/", "model": "demo", "version": 3, "state": "serving"}
         status = new_worker_status(
-            event_id=f"{worker_id}{at}",
+            event_id=f"{worker_id}{at - behind_s}",
             occurred_at_us=WALL_US + int((at - behind_s) * 1e6),
             worker_id=worker_id,
             engine="torch",
             **described | fields,
         )
-        return self.members.apply(worker_id, status, at, WALL_US + int(at * 1e6))
+        written_us = None if written_s is None else WALL_US + int(written_s * 1e6)
+        return self.members.apply(worker_id, status, at, WALL_US + int(at * 1e6), written_us)
 
     def urls(self) -> list[str]:
         return sorted(worker.url for worker in self.members.workers())
@@ -107,6 +110,48 @@ def test_a_worker_whose_clock_is_far_behind_joins_with_its_second_status() -> No
         topic.put("b", at)
         topic.members.drop_silent(at)
     assert len(topic.urls()) == 2
+
+
+def test_the_broker_s_clock_counts_where_it_is_known() -> None:
+    topic = Topic()
+    assert topic.put("a", 0, written_s=0, behind_s=2 * RECENT_S)
+    assert not topic.put("departed", 0, written_s=-2 * RECENT_S, behind_s=-RECENT_S)
+    assert topic.urls() == ["http://a"]
+
+
+def test_a_clock_that_is_set_back_makes_no_status_old() -> None:
+    topic = Topic()
+    topic.put("a", 0, written_s=0, behind_s=-3600, version=None)
+    assert topic.put("a", 2, written_s=2)
+    assert topic.members.workers()[0].ready
+
+
+def test_two_statuses_that_the_broker_wrote_at_once_both_count() -> None:
+    topic = Topic()
+    topic.put("a", 1, written_s=1, version=None)
+    assert topic.put("a", 1.001, written_s=1)
+    assert topic.members.workers()[0].ready
+
+
+def test_departed_workers_are_forgotten() -> None:
+    topic = Topic()
+    for number in range(100):
+        topic.put(f"gone{number}", 0, behind_s=2 * RECENT_S)
+        topic.put(f"ended{number}", 0, behind_s=2 * RECENT_S, state="stopping")
+    assert len(topic.members._old) == 100
+    topic.members.drop_silent(RECENT_S)
+    assert len(topic.members._old) == 100
+    topic.members.drop_silent(RECENT_S + 1)
+    assert not topic.members._old
+
+
+def test_a_worker_whose_clock_is_far_behind_leaves_when_it_stops() -> None:
+    topic = Topic()
+    for at in (0, 2.1):
+        topic.put("a", at, behind_s=2 * RECENT_S)
+    assert topic.put("a", 2.2, behind_s=2 * RECENT_S, state="stopping")
+    assert topic.urls() == []
+    assert not topic.members._old
 
 
 def test_many_records_of_a_departed_worker_that_arrive_at_once_are_ignored() -> None:

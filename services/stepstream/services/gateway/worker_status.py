@@ -32,7 +32,7 @@ class WorkerFollower:
         self._table = Table(settings, WORKER_STATUS)
         self._table.on_change(self._receive)
         for worker_id, status in self._table.items().items():  # read before `on_change`
-            self._apply(worker_id, status, time.monotonic(), now_us())
+            self._apply(worker_id, status, self._table.written_us(worker_id), time.monotonic(), now_us())
         self._timer = self._loop.call_later(_CHECK_S, self._check)
 
     def close(self) -> None:
@@ -41,10 +41,13 @@ class WorkerFollower:
         self._table.close()
 
     def _receive(self, worker_id: str, status: Any) -> None:
-        self._loop.call_soon_threadsafe(self._apply, worker_id, status, time.monotonic(), now_us())
+        written_us = self._table.written_us(worker_id)
+        self._loop.call_soon_threadsafe(self._apply, worker_id, status, written_us, time.monotonic(), now_us())
 
-    def _apply(self, worker_id: str, status: WorkerStatus | None, now: float, wall_us: int) -> None:
-        if self._membership.apply(worker_id, status, now, wall_us) and self._announced:
+    def _apply(
+        self, worker_id: str, status: WorkerStatus | None, written_us: int | None, now: float, wall_us: int
+    ) -> None:
+        if self._membership.apply(worker_id, status, now, wall_us, written_us) and self._announced:
             self._announce()
         if status is not None:
             self._pool.note_load(status["url"].rstrip("/"), status["requests_in_flight"])
