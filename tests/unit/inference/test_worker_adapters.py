@@ -134,6 +134,17 @@ async def test_a_canary_of_another_base_needs_a_worker_of_its_own(
     assert (engine.base, worker.tracks) == (1, {"stable": 2})
 
 
+async def test_full_weights_do_not_replace_a_canary_of_adapters(
+    worker: Worker, engine: AdapterEngine, base: Path
+) -> None:
+    """They would lie below the adapters of the track stable too."""
+    await worker.load_adapter(version(2), base, ADAPTER, "stable")
+    await worker.load_adapter(version(3), base, ADAPTER, "canary")
+    with pytest.raises(CheckpointRefusedError, match="holds one set of weights"):
+        await worker.load(version(7, None), base, "canary")
+    assert (engine.base, worker.tracks) == (1, {"stable": 2, "canary": 3})
+
+
 async def test_new_weights_end_a_canary_of_adapters(worker: Worker, engine: AdapterEngine, base: Path) -> None:
     await worker.load_adapter(version(2), base, ADAPTER, "stable")
     await worker.load_adapter(version(3), base, ADAPTER, "canary")

@@ -249,7 +249,7 @@ class Worker:
             async with self._changing_base(checkpoint["version"]):
                 await self._first.load(checkpoint, folder)
             metrics.VERSION.set(checkpoint["version"])
-        elif self._canary is not None:
+        elif self._canary is not None and self._canary.engine is not self._first.engine:
             await self._canary.load(checkpoint, folder)
         elif self._new_engine is not None:
             slot = Slot(self.model, self._new_engine())
