@@ -35,7 +35,8 @@ def prune(model: str, keep_versions: int | None, keep_training: int | None, dry_
         wait_read(versions, workers)
         checkpoints = versions.checkpoints(model)
         every_s, learner = settings.inference.status_every_s, settings.learner
-        loaded = loaded_versions(workers.items().values(), model, now_us(), every_s)
+        statuses = workers.items().values()
+        loaded = loaded_versions(statuses, model, now_us(), every_s, written_us=workers.written_us)
 
         def removals_by_log() -> Removals:
             wait_read(versions, workers)

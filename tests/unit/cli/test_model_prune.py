@@ -15,7 +15,8 @@ from stepstream.config import Settings
 from stepstream.learner import lineage
 from stepstream.topics import codec, producer, table
 from stepstream.topics.codec import RegistryUnavailable
-from stepstream.topics.events import Rollout, new_checkpoint, new_rollout
+from stepstream.topics.events import Rollout, new_checkpoint, new_rollout, new_worker_status
+from stepstream.topics.ids import now_us
 from stepstream.versions import follower
 
 
@@ -112,6 +113,14 @@ def test_a_version_that_a_decision_names_meanwhile_is_put_back(log: Log, tmp_pat
     assert (removed["versions"], removed["training"]) == ([1, 2, 4, 5, 6, 7], [0, 8])
     assert sorted(path.name for path in (tmp_path / "3").iterdir()) == ["training", "weights"]
     assert log.checkpoints("m")[3]["removed_at_us"] is None
+
+
+def test_the_version_of_a_worker_whose_clock_is_behind_stays(log: Log) -> None:
+    log.workers["w"] = new_worker_status(
+        event_id="s", occurred_at_us=0, worker_id="w", engine="torch", url="", model="m", state="serving", version=3
+    )
+    log.workers_written_us["w"] = now_us()
+    assert prune("--keep-versions", "2")["versions"] == [1, 2, 4, 5, 6, 7]
 
 
 def test_versions_are_put_back_if_the_log_cannot_be_read_again(
