@@ -41,7 +41,7 @@ def prune(model: str, keep_versions: int | None, keep_training: int | None, dry_
         def removals_by_log() -> Removals:
             wait_read(versions, workers)
             return removals_now(
-                checkpoints,
+                versions.checkpoints(model) | checkpoints,  # a version published meanwhile may need a removed one
                 versions.served(model),
                 loaded,
                 keep_versions=learner.keep_versions if keep_versions is None else keep_versions,

@@ -115,6 +115,22 @@ def test_a_version_that_a_decision_names_meanwhile_is_put_back(log: Log, tmp_pat
     assert log.checkpoints("m")[3]["removed_at_us"] is None
 
 
+@pytest.mark.parametrize("version_format", ["delta", "lora"])
+def test_a_version_from_which_one_published_meanwhile_is_completed_is_put_back(
+    log: Log, tmp_path: Path, version_format: str
+) -> None:
+    files = write_version(tmp_path / "10")
+    new = new_checkpoint(
+        event_id="e10", occurred_at_us=0, model="m", version=10, files=files, weights_sha256="",
+        uri=(tmp_path / "10").as_uri(), code_version="", parent_version=9, base_version=3, format=version_format,
+    )  # fmt: skip
+    log.at_flush = lambda: log.events.append(new)
+    removed = prune("--keep-versions", "2", "--keep-training", "1")
+    assert removed["versions"] == [1, 2, 4, 5, 6, 7]
+    assert log.checkpoints("m")[3]["removed_at_us"] is None
+    assert (tmp_path / "3").is_dir()
+
+
 def test_the_version_of_a_worker_whose_clock_is_behind_stays(log: Log) -> None:
     log.workers["w"] = new_worker_status(
         event_id="s", occurred_at_us=0, worker_id="w", engine="torch", url="", model="m", state="serving", version=3

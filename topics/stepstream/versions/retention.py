@@ -130,10 +130,10 @@ def announce_removals(
     publish: Callable[[Iterable[Checkpoint]], None],
     removals_by_log: Callable[[], Removals],
 ) -> list[tuple[Checkpoint, str]]:
-    """Publish removals, and put back what a decision names that was written meanwhile; return those that hold.
+    """Publish removals, and put back what was named meanwhile; return those that hold.
 
     1. Publish the removals: later decisions see them.
-    2. Read the log again: an earlier decision may name a removed version.
+    2. Read the log again: an earlier decision may name a removed version, or a new version be completed from it.
     3. Publish such a version again. If the log cannot be read, publish all again.
 
     Files may go once this returns.
@@ -143,7 +143,7 @@ def announce_removals(
         removals: what to remove.
         now_us: the time now, in microseconds since the Unix epoch.
         publish: publishes events; returns when they are durable.
-        removals_by_log: reads the log to its end, and returns what to remove of the versions from before step 1.
+        removals_by_log: reads the log to its end, and returns what to remove, as if step 1 had not been.
 
     Returns:
         The events as `removal_events` does.
