@@ -11,7 +11,7 @@ from stepstream.services.inference import version_source
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.services.inference.version_source import VersionFiles, VersionSource
 from stepstream.topics.events import Checkpoint, new_checkpoint
-from stepstream.versions.layout import VersionRejected
+from stepstream.versions.layout import NotStored, VersionRejected
 
 
 def checkpoint(version: int, **fields: str | int) -> Checkpoint:
@@ -63,6 +63,21 @@ def test_the_cache_loses_what_no_track_serves_and_is_not_recent(tmp_path: Path) 
         if number == 0:
             served.hold("stable", files)
     assert [one.stem for one in folders if one.exists()] == ["0", "4", "5", "6", "7", "8", "9", "10", "11"]
+
+
+def test_a_full_disk_empties_the_cache_of_what_is_not_in_use(tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> Path:
+        raise NotStored("m@3: this machine cannot hold its files: No space left on device")
+
+    made = source(tmp_path, serves_adapters=False, limit=99)
+    folders = [folder(tmp_path, f"{number}.files") for number in (1, 2)]
+    for number, one in enumerate(folders, 1):
+        with patch.object(version_source, "fetch_version", lambda *_, one=one, **__: one):
+            made.hold("stable", made.fetch(checkpoint(number)))
+    folders.append(folder(tmp_path, "3-0123.files"))  # downloaded until the disk was full
+    with patch.object(version_source, "fetch_version", fail), pytest.raises(CheckpointRefusedError, match="No space"):
+        made.fetch(checkpoint(3))
+    assert [one.exists() for one in folders] == [False, True, True]
 
 
 def test_a_rejected_version_is_refused_with_the_reason(tmp_path: Path) -> None:

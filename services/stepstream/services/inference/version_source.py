@@ -13,7 +13,7 @@ from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.topics.events import Checkpoint, Track
 from stepstream.versions.cache import prune_cache, remove_partial
 from stepstream.versions.fetch import Lookup, fetch_adapter, fetch_base, fetch_version
-from stepstream.versions.layout import VersionRejected, name_of
+from stepstream.versions.layout import NotStored, VersionRejected, name_of
 from stepstream.versions.shared_memory import NotShared, SharedVersionReader
 
 _log = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class VersionSource:
     def fetch(self, checkpoint: Checkpoint) -> VersionFiles:
         """Return the verified files of a version, from the memory of a learner on this machine if it shares them.
 
+        If they do not fit this machine's disk, the cache loses what is not in use, so that the next attempt has room.
+
         Raises:
             CheckpointRefusedError: a file is missing, differs, or is not in the event, or no trusted key signed it; or
                 this machine cannot read or store the files now.
@@ -70,17 +72,16 @@ class VersionSource:
                 files = self._fetch_files(checkpoint)
                 metrics.FETCHES.labels("files", missing.reason).inc()
         except (VersionRejected, BadKey) as error:
+            if isinstance(error, NotStored):
+                begun = (self._cache_folder / checkpoint["model"]).glob(f"{checkpoint['version']}-*")
+                self._prune(0, [*_folders(self._in_use()), *begun])
             raise CheckpointRefusedError(str(error)) from error
         except OSError as error:
             raise CheckpointRefusedError(
                 f"{name_of(checkpoint)}: this machine cannot read or store its files: {error}"
             ) from error
         self._recent.append(files)
-        kept = [*self._held.values(), *self._recent]
-        try:
-            prune_cache(self._cache_folder, self._inference.version_cache_bytes, _folders(kept))
-        except OSError as error:
-            _log.warning("the cache %s may exceed its limit: %s", self._cache_folder, error)
+        self._prune(self._inference.version_cache_bytes, _folders([*self._held.values(), *self._recent]))
         return files
 
     def hold(self, track: Track, files: VersionFiles) -> None:
@@ -122,10 +123,18 @@ class VersionSource:
         in_use = (files.weights for files in self._held.values() if event and files.weights_event == event)
         return next(in_use, None), event
 
+    def _in_use(self) -> list[VersionFiles]:
+        """Return what the tracks serve, and recent adapters, which vLLM may read again."""
+        return [*self._held.values(), *(files for files in self._recent if files.adapter is not None)]
+
     def _free_memory(self) -> None:
-        """Free all but what the tracks serve, and recent adapters, which vLLM may read again."""
-        recent = [files for files in self._recent if files.adapter is not None]
-        self._shared.keep(_folders([*self._held.values(), *recent]))
+        self._shared.keep(_folders(self._in_use()))
+
+    def _prune(self, limit_bytes: int, keep: Collection[Path]) -> None:
+        try:
+            prune_cache(self._cache_folder, limit_bytes, keep)
+        except OSError as error:
+            _log.warning("the cache %s may exceed its limit: %s", self._cache_folder, error)
 
 
 def _folders(kept: Collection[VersionFiles]) -> list[Path]:
