@@ -82,6 +82,20 @@ def test_adapters_come_from_memory_beside_a_base_that_was_verified_once(tmp_path
         assert "worker 2" in machine.images(), f"vLLM may read recent adapters again, at {number}"
 
 
+def test_adapters_that_a_track_serves_are_not_fetched_anew(tmp_path: Path) -> None:
+    """Else an engine unloads them, under the requests of a canary that is promoted."""
+    machine = Machine(tmp_path, version_format="lora", lora_rank=2, checkpoints=str(tmp_path / "published"))
+    machine.serve(machine.learner.publish())
+    canary = machine.learner.publish()
+    files = machine.source.fetch(canary)
+    machine.source.hold("canary", files)
+    machine.shared.close()
+    promoted = machine.serve(canary)
+    assert promoted == files
+    assert promoted.adapter is not None
+    assert promoted.adapter.is_dir()
+
+
 def test_an_engine_without_adapters_reads_files(tmp_path: Path) -> None:
     machine = Machine(tmp_path, serves_adapters=False, version_format="lora", lora_rank=2)
     machine.source.hold("stable", VersionFiles(tmp_path))

@@ -30,6 +30,8 @@ class VersionFiles:
     """Adapters in PEFT's form; None: `weights` are the version's own."""
     weights_event: str = field(default="", compare=False)
     """Id of the event that published `weights`."""
+    adapter_event: str = field(default="", compare=False)
+    """Id of the event that published `adapter`; empty: none did."""
 
 
 class VersionSource:
@@ -61,6 +63,8 @@ class VersionSource:
             CheckpointRefusedError: a file is missing, differs, or is not in the event, or no trusted key signed it; or
                 this machine cannot read or store the files now.
         """
+        if held := self._held_adapters(checkpoint):
+            return held
         self._free_memory()
         try:
             try:
@@ -105,7 +109,7 @@ class VersionSource:
         adapter = self._shared.take(checkpoint, keys) / "adapter"
         known, event = self._base(checkpoint)
         weights = known or fetch_base(checkpoint, self._lookup, self._cache_folder, keys)
-        return VersionFiles(weights, adapter, event)
+        return VersionFiles(weights, adapter, event, checkpoint["event_id"])
 
     def _fetch_files(self, checkpoint: Checkpoint) -> VersionFiles:
         keys, cache = self._inference.trusted_keys, self._cache_folder
@@ -114,7 +118,7 @@ class VersionSource:
             return VersionFiles(weights, None, checkpoint["event_id"])
         known, event = self._base(checkpoint)
         weights, adapter = fetch_adapter(checkpoint, self._lookup, cache, trusted_keys=keys, base=known)
-        return VersionFiles(weights, adapter, event)
+        return VersionFiles(weights, adapter, event, checkpoint["event_id"])
 
     def _base(self, checkpoint: Checkpoint) -> tuple[Path | None, str]:
         """Return the folder of the weights below adapters if a track serves them, so were verified; and their event."""
@@ -122,6 +126,13 @@ class VersionSource:
         event = "" if base is None else base["event_id"]
         in_use = (files.weights for files in self._held.values() if event and files.weights_event == event)
         return next(in_use, None), event
+
+    def _held_adapters(self, checkpoint: Checkpoint) -> VersionFiles | None:
+        """Return the files of adapters that a track serves: an engine would load those of another folder anew."""
+        _, base_event = self._base(checkpoint)
+        events = base_event, checkpoint["event_id"]
+        held = (files for files in self._held.values() if (files.weights_event, files.adapter_event) == events)
+        return next(held, None)
 
     def _in_use(self) -> list[VersionFiles]:
         """Return what the tracks serve, and recent adapters, which vLLM may read again."""
