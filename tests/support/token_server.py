@@ -1,7 +1,6 @@
 """Give OAuth tokens to a client that knows the secret, each for a stated time."""
 
 import base64
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +9,7 @@ from urllib.parse import parse_qs
 
 import orjson
 from pydantic import SecretStr
+from running_server import running
 
 CLIENT, SECRET, SCOPE = "sink", "a secret with $igns", "tables"
 
@@ -50,12 +50,7 @@ def token_server() -> Iterator[TokenServer]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        tokens = TokenServer(server.server_port)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield tokens
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    tokens = TokenServer(server.server_port)
+    with running(server):
+        yield tokens

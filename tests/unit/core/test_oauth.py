@@ -1,6 +1,5 @@
 """Test that a token server that fails or redirects gets no further than an error with the settings to check."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from running_server import running
 
 from stepstream.config import ClickHouseSettings
 from stepstream.core.oauth import TokenRefused, TokenSource
@@ -38,15 +38,10 @@ def answering(answer: bytes) -> Iterator[Answers]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        answers = Answers(server.server_port, answer)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield answers
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    answers = Answers(server.server_port, answer)
+    with running(server):
+        yield answers
 
 
 def source(url: str) -> TokenSource:

@@ -6,7 +6,6 @@ import logging
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
+from running_server import running
 from token_server import token_server
 
 from stepstream.config import SchemaRegistrySettings, SettingsError
@@ -62,18 +62,13 @@ def answering(*answers: tuple[int, bytes], tls: ssl.SSLContext | None = None) ->
         def log_message(self, *_: Any) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        scheme = "http" if tls is None else "https"
-        registry = Registry(f"{scheme}://127.0.0.1:{server.server_port}", list(answers))
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield registry
-        finally:
-            server.shutdown()
-            thread.join()
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    scheme = "http" if tls is None else "https"
+    registry = Registry(f"{scheme}://127.0.0.1:{server.server_port}", list(answers))
+    with running(server):
+        yield registry
 
 
 def client(*registries: Registry, **fields: Any) -> RegistryClient:
