@@ -25,7 +25,7 @@ def demo(as_json: bool) -> None:
     from stepstream.demo.memory import MemoryWatch
     from stepstream.demo.run import Demo, TargetMissed
     from stepstream.demo.view import open_view
-    from stepstream.embedded.addresses import resolve_addresses
+    from stepstream.embedded.addresses import console_address, resolve_addresses
     from stepstream.embedded.errors import StackError
     from stepstream.embedded.stack import Event, Stack
     from stepstream.learner.lineage import read_versions
@@ -49,7 +49,7 @@ def demo(as_json: bool) -> None:
     try:
         with interruptible(), Stack(settings, on_event=print_event, deferred=["fleet"]) as stack:
             view.print_line(f"everything runs after {time.monotonic() - began:.1f} s")
-            view.print_line(f"console: http://{settings.console.host}:{settings.console.port}")
+            view.print_line(f"console: {console_address(settings)}")
             with closing(Codec(stack.settings)) as codec:
                 root = read_versions(stack.settings.kafka, codec).newest(settings.learner.model)
             assert root is not None
@@ -70,8 +70,10 @@ def demo(as_json: bool) -> None:
 
 def _curve(settings: Settings) -> str:
     """Return the address of the console's page with the learning curve; `make up` serves it again."""
+    from stepstream.embedded.addresses import console_address
+
     query = urlencode({"model": settings.learner.model, "since": "24h"})
-    return f"http://{settings.console.host}:{settings.console.port}/curves?{query}"
+    return f"{console_address(settings)}/curves?{query}"
 
 
 def _print_summary(facts: dict[str, Any], page: Path, curve: str, as_json: bool) -> None:

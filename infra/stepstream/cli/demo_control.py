@@ -34,6 +34,7 @@ def demo_control(seed: int | None, short: bool, time_factor: float) -> None:
     from stepstream.demo.control.run import LONG, SHORT, ControlDemo, summary
     from stepstream.demo.control.timeline import EVENTS, SHORT_EVENTS, order_of
     from stepstream.demo.view import PlainView
+    from stepstream.embedded.addresses import console_address
     from stepstream.embedded.stack import Event, Stack
 
     seed = random.randrange(10**6) if seed is None else seed
@@ -49,7 +50,7 @@ def demo_control(seed: int | None, short: bool, time_factor: float) -> None:
     try:
         with interruptible(), Stack(settings, on_event=print_event) as stack:
             view.print_line(f"everything runs after {time.monotonic() - began:.1f} s")
-            view.print_line(f"console: http://{settings.console.host}:{settings.console.port}")
+            view.print_line(f"console: {console_address(settings)}")
             prepare_log(stack.settings)
             with LogReader(stack.settings) as log:
                 pace = (SHORT if short else LONG).with_time_factor(time_factor)

@@ -27,7 +27,7 @@ def demo_model() -> None:
     from stepstream.demo.model_run import ModelDemo, process_names
     from stepstream.demo.run import TargetMissed
     from stepstream.demo.view import open_view
-    from stepstream.embedded.addresses import resolve_addresses
+    from stepstream.embedded.addresses import console_address, resolve_addresses
     from stepstream.embedded.stack import Event, Stack
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.codec import Codec
@@ -43,7 +43,7 @@ def demo_model() -> None:
     try:
         with interruptible(), Stack(settings, process_names(settings), print_event) as stack:
             view.print_line(f"everything runs after {time.monotonic() - began:.1f} s")
-            view.print_line(f"console: http://{settings.console.host}:{settings.console.port}")
+            view.print_line(f"console: {console_address(settings)}")
             with closing(Codec(stack.settings)) as codec:
                 root = read_versions(stack.settings.kafka, codec).newest(settings.learner.model)
             assert root is not None

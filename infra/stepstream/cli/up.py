@@ -8,7 +8,7 @@ import click
 
 from stepstream.config import MetricsSettings, Settings, environment_of, load, variable
 from stepstream.core.process import serve_metrics
-from stepstream.embedded.addresses import resolve_addresses
+from stepstream.embedded.addresses import console_address, resolve_addresses
 
 _POLL_S = 0.5
 
@@ -110,7 +110,7 @@ def _print_addresses(settings: Settings, running: set[str]) -> None:
         "registry": settings.schema_registry.url,
         "store": settings.clickhouse.url,
         "gateway": f"{settings.fleet.gateway_url}/v1",
-        "console": f"http://{settings.console.host}:{settings.console.port}",
+        "console": console_address(settings),
     }
     click.echo("")
     for name, address in addresses.items():

@@ -88,6 +88,11 @@ def worker_addresses(settings: Settings) -> list[str]:
     return [f"http://{host}:{port + i}" for i in range(settings.stack.workers)]
 
 
+def console_address(settings: Settings) -> str:
+    """Return the address at which this machine's browser finds the console."""
+    return f"http://{reachable(settings.console.host)}:{settings.console.port}"
+
+
 def reachable(host: str) -> str:
     """Return the address by which this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)

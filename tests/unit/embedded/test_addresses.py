@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.config import Settings, environment_of, load
-from stepstream.embedded.addresses import isolated, reachable, resolve_addresses
+from stepstream.embedded.addresses import console_address, isolated, reachable, resolve_addresses
 from stepstream.embedded.processes import Process, stack_parts
 
 
@@ -20,6 +20,20 @@ def test_defaults_are_the_embedded_addresses() -> None:
     assert resolved.stack.external == []
     assert resolved.kafka == Settings().kafka
     assert resolved.clickhouse == Settings().clickhouse
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:3000"),
+        ("0.0.0.0", "http://127.0.0.1:3000"),
+        ("::", "http://[::1]:3000"),
+        ("fe80::2", "http://[fe80::2]:3000"),
+        ("console.example", "http://console.example:3000"),
+    ],
+)
+def test_the_console_s_address_is_one_that_a_browser_takes(host: str, address: str) -> None:
+    assert console_address(settings(CONSOLE_HOST=host, CONSOLE_PORT="3000")) == address
 
 
 def test_client_addresses_follow_the_ports_of_the_parts() -> None:
