@@ -31,7 +31,6 @@ from stepstream.services.gateway.errors import (
     UpstreamSilent,
 )
 from stepstream.services.gateway.fallbacks import send_call
-from stepstream.services.gateway.grant import Grant
 from stepstream.services.gateway.harness import HarnessChooser
 from stepstream.services.gateway.http.asgi import (
     JSON,
@@ -46,7 +45,7 @@ from stepstream.services.gateway.http.asgi import (
     respond_error,
 )
 from stepstream.services.gateway.http.client import Reply, StreamInterrupted
-from stepstream.services.gateway.identity import Identity, identify
+from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.key_usage import KeyCounts
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Answer, ModelProtocol, error_class, failed_answer
@@ -118,7 +117,12 @@ class CallHandler:
             body = await read_body(receive)
             request = parse_request(body)
             self._keys.check_model(grant, model_of(request))
-            plan = self._plan(protocol, request, body, identity, grant, started_us)
+            try:
+                plan = self._planner.plan(protocol, request, body, identity, grant, started_us)
+            except TypeError:
+                if is_too_deep(request):
+                    raise NestedTooDeeply from None
+                raise
             if scope["query_string"] and plan.translation is None:
                 plan.path += "?" + scope["query_string"].decode("latin-1")
         except Disconnected:
@@ -144,23 +148,6 @@ class CallHandler:
         finally:
             canceller.stop()
             self._metrics.call_seconds.observe(time.perf_counter() - started)
-
-    def _plan(
-        self,
-        protocol: ModelProtocol,
-        request: dict[str, Any],
-        body: bytes,
-        identity: Identity,
-        grant: Grant,
-        started_us: int,
-    ) -> CallPlan:
-        """Return the plan of a call. Raises as `CallPlanner.plan`, or NestedTooDeeply."""
-        try:
-            return self._planner.plan(protocol, request, body, identity, grant, started_us)
-        except TypeError:
-            if is_too_deep(request):
-                raise NestedTooDeeply from None
-            raise
 
     async def _forward(
         self,
