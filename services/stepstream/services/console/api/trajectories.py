@@ -41,7 +41,9 @@ _DAY_MS = 86_400_000
 def trajectories(call: Call) -> Answer:
     """Return the newest trajectories that match, `next` (the cursor of the next page) and the days searched."""
     search = search_of(call)
-    until_ms = call.integer("until", time.time_ns() // 1_000_000 + _DAY_MS, most=2**53)
+    now_ms = time.time_ns() // 1_000_000
+    # Without an end, trajectories whose producer's clock is fast are found too.
+    until_ms = call.integer("until", now_ms + _DAY_MS, most=2**53)
     since_ms = call.time_range()[0] // 1000 if call.parameters.get("since") else None
     try:
         after = Cursor.parse(call.parameters["after"]) if call.parameters.get("after") else None
@@ -49,7 +51,7 @@ def trajectories(call: Call) -> Answer:
         raise BadRequest("after is no cursor of this search: load its first page again") from None
     rows: list[Row] = []
     days = 0
-    for begin_ms, width in windows(since_ms, until_ms):
+    for begin_ms, width in windows(since_ms, min(until_ms, now_ms)):
         sql, parameters = search_query(search, begin_ms, until_ms, after)
         days, rows = width, call.query(sql, **parameters)
         if len(rows) > PAGE:

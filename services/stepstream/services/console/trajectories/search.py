@@ -101,7 +101,7 @@ def windows(since_ms: int | None, until_ms: int) -> Iterator[tuple[int, int]]:
 
     Args:
         since_ms: begin of the time range, in milliseconds since the Unix epoch; None: not given.
-        until_ms: end of the range, or the time now.
+        until_ms: end of the range, or the time now if that is earlier.
     """
     if since_ms is not None:
         yield since_ms, 0
@@ -115,7 +115,8 @@ def search_query(
 ) -> tuple[str, dict[str, Any]]:
     """Return the query of one window and its parameters, without the tenant's.
 
-    It returns one row more than a page if there are more.
+    It returns what the page shows (each column costs a read in each part), and one row more than a page if there are
+    more.
     """
     conditions = [TENANT, *search.conditions()]
     parameters: dict[str, Any] = {**search.equal, "since": since_ms, "until": until_ms, "rows": PAGE + 1}
@@ -125,6 +126,7 @@ def search_query(
             "(fromUnixTimestamp64Milli({after_ms:Int64}), {after_tenant:String}, {after_id:String})"
         )
         parameters |= {
+            "until": min(until_ms, after.opened_ms + 1),  # a bound that the primary key knows
             "after_ms": after.opened_ms,
             "after_tenant": after.tenant,
             "after_id": after.trajectory_id,
@@ -134,11 +136,9 @@ def search_query(
         for number, word in enumerate(search.words):
             parameters[f"word_{number}"] = [escape + word for escape in _ESCAPES]
     query = f"""
-SELECT tenant, trajectory_id, agent, model, environment, harness_version, split, task_id, group_id, version_min,
-    version_max, success, reward, end, pending, closed_by, steps, errors, flags, trainable, revision,
-    arrayDistinct(call.tool) AS tools, length(call.tool) AS calls,
-    arrayCount(error -> error != '', call.error) AS failed_calls, toFloat64(cost_usd) AS cost,
-    toUnixTimestamp64Milli(opened_at) AS opened_ms, toUnixTimestamp64Milli(ended_at) AS ended_ms
+SELECT tenant, trajectory_id, agent, model, version_min, version_max, success, reward, end, pending, steps, errors,
+    flags, arrayDistinct(call.tool) AS tools, arrayCount(error -> error != '', call.error) AS failed_calls,
+    toUnixTimestamp64Milli(opened_at) AS opened_ms
 FROM trajectories FINAL
 WHERE {" AND ".join(conditions)} AND opened_at >= fromUnixTimestamp64Milli({{since:Int64}})
     AND opened_at < fromUnixTimestamp64Milli({{until:Int64}})
