@@ -118,7 +118,8 @@ def ask_designs(client: Client, source: Source, runs: int) -> Figures:
             if (query := question.by_design.get(name)) is None:
                 cells.append("–")
                 continue
-            found = times_ms(partial(client.query, query, given), runs)
+            ask = partial(client.query, query, given) if isinstance(query, str) else partial(query, client, given)
+            found = times_ms(ask, runs)
             medians[question.name][name] = statistics.median(found)
             cells.append(f"{medians[question.name][name]:.1f} / {quantile(found, 0.95):.1f}")
             if question.live and name == names[0]:

@@ -4,15 +4,20 @@ Each generated trajectory has an outcome, and none is a time-out. So `success` a
 `outcome` is in the other designs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from clickhouse_connect.driver.client import Client
+
+from stepstream.services.console.trajectories.search import PAGE, Search, search_query, windows
 
 _WILSON = "(s + 1.9208 - 1.96 * sqrt(s * (n - s) / n + 0.9604)) / (n + 3.8416) AS low"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question; `by_design` has the query of each design that can answer it.
+    """A question; `by_design` has the query of each design that can answer it, or a function that asks it.
 
     Parameters: `until`, the time of the newest trajectory, and `trajectory`, `tenant` and `begin`, a trajectory of the
     last day.
@@ -20,7 +25,19 @@ class Question:
 
     name: str
     live: bool
-    by_design: Mapping[str, str]
+    by_design: Mapping[str, str | Callable[[Client, Mapping[str, Any]], object]]
+
+
+def newest_failures(client: Client, given: Mapping[str, Any]) -> list[Any]:
+    """Ask as the console's search does: of the last day, then of more days until a page is full."""
+    until_ms = int(given["until"].timestamp() * 1000)
+    rows: list[Any] = []
+    for since_ms, _ in windows(None, until_ms):
+        query, parameters = search_query(Search({}, "failure"), since_ms, until_ms)
+        rows = list(client.query(query, {**parameters, "tenant": given["tenant"]}).result_rows)
+        if len(rows) > PAGE:
+            break
+    return rows[:PAGE]
 
 
 QUESTIONS = (
@@ -124,10 +141,7 @@ INNER JOIN (SELECT variant_name AS variant, sum(count) * avgMerge(feedback_mean)
         "newest 50 of a tenant, 7 d",
         True,
         {
-            "stepstream": """
-SELECT trajectory_id, opened_at, agent, success, reward FROM trajectories FINAL
-WHERE tenant = {tenant:String} AND toStartOfHour(opened_at) >= {until:DateTime64(3)} - INTERVAL 7 DAY AND NOT success
-ORDER BY toStartOfHour(opened_at) DESC, opened_at DESC LIMIT 50""",
+            "stepstream": newest_failures,
             "langfuse": """
 SELECT e.trace_id, e.start_time, e.name FROM (SELECT trace_id, start_time, name FROM lf_events FINAL
     WHERE project_id = {tenant:String} AND type = 'AGENT' AND start_time >= {until:DateTime64(3)} - INTERVAL 7 DAY) AS e
