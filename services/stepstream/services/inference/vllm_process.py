@@ -21,14 +21,13 @@ from stepstream.config import InferenceSettings
 from stepstream.services.inference.engine import EngineError
 from stepstream.services.inference.request_fields import MAX_MASK_IDS
 from stepstream.services.inference.vllm_plugin import BACKEND, ServingPlugin
+from stepstream.services.inference.vllm_server import IN_CORE
 
 _log = logging.getLogger(__name__)
 _START_S = 600.0  # a large model takes minutes to load
 _STOP_S = 15.0
 _IDLE_S = 15.0  # vLLM keeps idle connections much longer, so that no request meets a closing one
-_IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""Computes in the process that schedules. By default vLLM starts another one on a CPU, to bind its threads to cores."""
-_CPU_ARGS = ["--enforce-eager", "--dtype", "float32", "--distributed-executor-backend", _IN_CORE]
+_CPU_ARGS = ["--enforce-eager", "--dtype", "float32", "--distributed-executor-backend", IN_CORE]
 _CPU_ENV = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 URL = "http://vllm"
 """Beginning of every address; the name is not resolved."""
@@ -93,7 +92,7 @@ class VllmProcess:
 
     def _command(self, folder: Path, version: int) -> list[str]:
         inference = self._inference
-        command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(folder)]
+        command = [sys.executable, "-m", "stepstream.services.inference.vllm_server", "--model", str(folder)]
         command += ["--uds", str(self._socket), "--uvicorn-log-level", "warning", "--enable-scale-out"]
         command += ["--served-model-name", inference.model, "--max-model-len", str(inference.max_model_len or "auto")]
         command += ["--max-num-seqs", str(inference.max_batch), "--logprobs-mode", "processed_logprobs"]
@@ -122,6 +121,8 @@ class VllmProcess:
         environment.setdefault("VLLM_NO_USAGE_STATS", "1")
         if _on_cpu():
             environment |= _CPU_ENV | {"OMP_NUM_THREADS": str(self._inference.threads)}
+            # Threads that wait for one another must not keep the cores from other processes.
+            environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         return environment
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
