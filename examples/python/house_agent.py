@@ -30,28 +30,28 @@ def request(draw, tool, way):
 
 
 def fulfilled(text, tool, arguments):
-    function = {"name": tool, "arguments": json.dumps(arguments)}
-    call = {"id": f"call-{uuid.uuid4().hex}", "type": "function", "function": function}
+    call = {"id": uuid.uuid4().hex, "type": "function", "function": {"name": tool, "arguments": json.dumps(arguments)}}
     answer = {"role": "tool", "tool_call_id": call["id"], "content": "ok"}
     return [{"role": "user", "content": text}, {"role": "assistant", "tool_calls": [call]}, answer]
 
 
-async def attempt(client, args, **names):
+async def attempt(client, args, number, run):
     """Serve two requests, or end at the first wrong call; report the mean reward, and return True if all is right."""
-    draw, rewards, trajectory = random.Random(names["task"]), [], str(uuid.uuid4())
-    names |= {"trajectory": trajectory, "agent": "house", "split": args.split}
+    task, rewards, trajectory = f"{args.split}-{number}", [], str(uuid.uuid4())
+    names = {"task": task, "group": f"{task}-{run}", "trajectory": trajectory, "agent": "house", "split": args.split}
+    draw = random.Random(task)
+    tools = random.Random(number // 7).sample([*TOOLS, "heat", "timer"], 7)  # all occur in seven consecutive tasks
     messages = [{"role": "system", "content": "You run a house. Answer each request with one tool call."}]
-    for text, expected in [request(random.Random(n), list(TOOLS)[n % 5], n // 5) for n in range(10)]:
-        messages += fulfilled(text, *expected)
+    for text, right in [request(random.Random(n), list(TOOLS)[n % 5], n // 5) for n in range(10)]:
+        messages += fulfilled(text, *right)
     while len(rewards) < 2 and all(reward == 1 for reward in rewards):
-        text, expected = request(draw, draw.choice([*TOOLS, "heat", "timer"]), draw.randrange(2))
+        text, right = request(draw, tools[(number + len(rewards)) % 7], draw.randrange(2))
         messages.append({"role": "user", "content": text})
         headers = {f"x-stepstream-{name}": value for name, value in (names | {"step": str(len(rewards))}).items()}
         reply = (await client.chat.completions.create(model=args.model, messages=messages, tools=SCHEMAS, max_tokens=40,
             temperature=args.temperature, stop=["</tool_call>"], extra_headers=headers)).choices[0].message  # fmt: skip
         calls = [[c.function.name, json.loads(c.function.arguments)] for c in reply.tool_calls or []]
-        is_right_tool = [tool for tool, _ in calls] == expected[:1]
-        rewards.append(1.0 if calls == [expected] else 0.5 if is_right_tool else 0.25 if calls else 0.0)
+        rewards.append(1 if calls == [right] else 0.5 if [c[0] for c in calls] == right[:1] else 0.25 if calls else 0)
         messages.append(reply.model_dump(exclude_none=True))
         messages += [{"role": "tool", "tool_call_id": c.id, "content": "ok"} for c in reply.tool_calls or []]
     outcome = {"trajectory_id": trajectory, "name": "outcome", "value": sum(rewards) / 2, "source": "environment",
@@ -62,10 +62,10 @@ async def attempt(client, args, **names):
 
 async def main(args):
     client, run, done = AsyncOpenAI(base_url=f"{args.url}/v1", api_key="-"), uuid.uuid4().hex, []
-    tasks = (f"{args.split}-{args.first + n // args.attempts}" for n in range(args.tasks * args.attempts or 10**9))
+    tasks = (args.first + n // args.attempts for n in range(args.tasks * args.attempts or 10**9))
 
     async def work():
-        done.extend([await attempt(client, args, task=task, group=f"{task}-{run}") for task in tasks])
+        done.extend([await attempt(client, args, number, run) for number in tasks])
 
     await asyncio.gather(*[work() for _ in range(args.concurrency)])
     print(json.dumps({"attempts": len(done), "succeeded": sum(done)}))

@@ -1,11 +1,13 @@
 """Let a real model learn online behind vLLM, with an agent that is an ordinary script; then put versions out and back.
 
-1. Evaluate the base model on held-out tasks, greedily. Meanwhile write the bad version's weights.
-2. Start the agent and wait until training success passes `target + margin` and enough versions were swapped in. Fix
-   the track stable and check it on other held-out tasks; if it fails, follow the newest version again and continue.
-3. Stop the learner and evaluate again. Put the version on a share of the traffic, its parent on the rest, and promote
-   it.
-4. Publish and promote the bad version, random weights of the same shape, and roll it back. Stop the agent.
+1. Fix the track stable to the base model, start the agent and evaluate the base model on held-out tasks, greedily.
+   Meanwhile write the bad version's weights, and train from the first attempts. Then follow the newest version.
+2. Wait until training success passes `target + margin` and enough versions were swapped in. Stop the agent, fix the
+   track stable and check it on other held-out tasks; if it fails, start the agent, follow the newest version again and
+   continue.
+3. Stop the learner and evaluate again. Meanwhile publish the bad version, random weights of the same shape. Put the
+   good version on a share of the traffic, its parent on the rest, and promote it.
+4. Promote the bad version, and roll it back. Stop the agent.
 5. Restart the worker: the same prompts must give the same tokens. Meanwhile score sampled tokens with the learner's
    code and compare with what vLLM recorded.
 """
@@ -69,18 +71,22 @@ class ModelDemo:
         """
         began = time.monotonic()
         with self._phase("base"), ThreadPoolExecutor(1) as pool:
-            # vLLM computes on one core, and nothing learns yet.
+            # Nobody waits for these: they take what the evaluation leaves of the cores.
             bad_folder = pool.submit(self._write_bad_version)
+            self._models("promote", f"{self._model}@{self._root}")
+            self._agent.start()
             before = self._evaluate("base model")
+            self._models("follow", self._model)
         good = self._learn(began)
         self._stack.stop_process("learner")
-        with self._phase("evaluate"):
+        with self._phase("evaluate"), ThreadPoolExecutor(1) as pool:
+            bad_version = pool.submit(self._publish_bad, bad_folder.result())
             after = self._evaluate(f"version {good}")
         try:
             with self._phase("canary"):
                 self._canary(good)
             with self._phase("rollback"):
-                rolled_back = self._bad_version(bad_folder.result(), good)
+                rolled_back = self._roll_back(bad_version.result(), good)
         finally:
             self._agent.stop()
         snapshot, swaps = self._stats.snapshot(), self._stats.swaps()
@@ -113,13 +119,13 @@ class ModelDemo:
     def _learn(self, began: float) -> int:
         """Let the model learn until a version passes a check; return that version, which the track stable serves.
 
-        The check has tasks of its own, so that the later evaluation does not decide when learning ends.
+        The agent runs before, and not after. The check has tasks of its own, so that the later evaluation does not
+        decide when learning ends.
         """
         needed = min(1.0, self._settings.demo.target + _CHECK_MARGIN)
         tried, last = self._root, "none was checked"
         while True:
             with self._phase("learn"):
-                self._agent.start()
                 try:
                     self._wait_for_success(tried, began, last)
                 finally:
@@ -132,6 +138,7 @@ class ModelDemo:
             self._view.print_line(last)
             if rate.value is not None and rate.value >= needed:
                 return tried
+            self._agent.start()
             self._models("follow", self._model)
 
     def _wait_for_success(self, tried: int, began: float, last: str) -> None:
@@ -177,16 +184,19 @@ class ModelDemo:
         write_bad_version(weights_folder(folder_of(self._checkpoint(self._root)["uri"])), folder)
         return folder
 
-    def _bad_version(self, folder: Path, good: int) -> int:
-        """Publish and promote the bad weights, wait until they answered, and roll back to the version `good`."""
+    def _publish_bad(self, folder: Path) -> int:
+        """Publish the bad weights, while nothing follows the newest version; return their version."""
         self._models("publish", str(folder), "--model", self._model)
-        bad = self._newest()["version"]
+        return int(self._newest()["version"])
+
+    def _roll_back(self, bad: int, good: int) -> int:
+        """Promote the bad version, wait until it answered, and roll back to the version `good`; return the bad one."""
         self._models("promote", f"{self._model}@{bad}")
         self._wait_until(lambda: self._stats.success_of(bad).n > 0, "a trajectory of the bad version")
         self._view.print_line(f"success of the bad version: {percent(self._stats.success_of(bad))}")
         self._models("rollback", self._model)
         self._wait_until(lambda: self._served() == good, f"version {good} on {_WORKER}")
-        return int(bad)
+        return bad
 
     def _restart(self, version: int) -> tuple[bool, tuple[float, int]]:
         """Restart the worker, and meanwhile compare logprobs.
