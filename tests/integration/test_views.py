@@ -76,6 +76,33 @@ def test_a_range_may_begin_and_end_within_an_hour(view_client: Client, since: st
     assert view_client.query(f"SELECT sum(attempts) FROM {view}").result_rows == [(attempts,)]
 
 
+def test_cohorts_are_apart_in_whole_hours_and_in_parts_of_hours(view_client: Client) -> None:
+    names = ("tenant", "agent", "model", "environment", "harness_version", "track", "split")
+    others: list[dict[str, Any]] = [{}, *({name: "other"} for name in names), {"version_max": 4}]
+    for n, other in enumerate(others):
+        times = (AT, AT + timedelta(hours=1))  # the first from the facts, the second from the rollup by hour
+        plant(
+            view_client,
+            "trajectories",
+            [attempt(f"t/{n}{i}", True, opened_at=at, **other) for i, at in enumerate(times)],
+        )
+    view = "(since = '2026-11-20 10:30:00', until = '2026-11-20 12:00:00')"
+    columns = ", ".join((*names, "policy_version"))
+    first: dict[str, Any] = {name: attempt("t/0", True).get(name, "") for name in names} | {"policy_version": 3}
+    expected = [
+        first | {"policy_version" if name == "version_max" else name: value for name, value in other.items()}
+        for other in others
+    ]
+    for name, count in {
+        "task_outcomes": "attempts",
+        "learnability": "tasks + 1",
+        "long_horizon": "attempts",
+        "pass_rates": "attempts",
+    }.items():
+        found = view_client.query(f"SELECT {columns}, max({count}) AS n FROM {name}{view} GROUP BY {columns}")
+        assert {tuple(row) for row in found.result_rows} == {(*row.values(), 2) for row in expected}, name
+
+
 def test_a_time_out_is_a_failure_once_no_feedback_is_waited_for(view_client: Client) -> None:
     late = timedelta(hours=1, minutes=10)  # read from the facts, not from the rollup by hour
     for name, fields in {"t/0": {}, "t/1": {"pending": ["checked"]}}.items():

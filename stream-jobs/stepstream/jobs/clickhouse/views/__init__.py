@@ -3,7 +3,8 @@
 A definition is a ClickHouse SELECT with the parameters `since` and `until`, and with placeholders: `$by` is the grain,
 `$view_NAME` another view at that grain, and `$NAME` the text of `fragments/NAME.sql`, in which `$outcome` is that of
 `outcome.py`. Columns that the catalogue does not name stay inside. `store migrate` creates each view at its default
-grain; `stepstream query --by` renders the same definition at another one. Pure but for reading these files.
+grain; `stepstream query --by` renders the same definition at another one. Where the grain has all names of a cohort,
+`$by` of a view of `task_hours` is its key, and the names are joined at the end. Pure but for reading these files.
 """
 
 import re
@@ -41,6 +42,8 @@ DIMENSIONS = {
     "day": "Day on which the trajectory began, UTC.",
 }
 """Columns that a view may be grouped by, with their meaning."""
+COHORT = ("tenant", "agent", "model", "environment", "harness_version", "policy_version", "track", "split")
+"""Names of which `cohort_key` of `task_hours` is a hash: views of attempts group by the key, which takes less time."""
 _VIEW = re.compile(r"\$view_(\w+)")
 
 
@@ -105,13 +108,20 @@ class View:
                 f"view {self.name} cannot be grouped by {', '.join(unknown)}: choose of {', '.join(possible)}"
             )
         grain = list(dict.fromkeys((*self.keys, *chosen)))
-        columns = ", ".join(grain)
+        keyed = "attempts" in Template(self.definition).get_identifiers() and set(COHORT) <= set(grain)
+        # `tenant` stays: a condition on it reaches the table, and a shared key joins cohorts of one tenant only.
+        keys = ["tenant", "cohort_key", *(name for name in grain if name not in COHORT)] if keyed else grain
+        columns = ", ".join(keys)
         # A fragment may have others in it; a `$` of a regular expression stays.
         texts = {name: Template(text).safe_substitute(_fragments(), by=columns) for name, text in _fragments().items()}
         texts |= {f"view_{name}": view(name).sql(by) for name in _VIEW.findall(self.definition)}
         definition = Template(self.definition).substitute(texts, by=columns).strip()
         names = ", ".join([*grain, *(column.name for column in self.columns)])
-        return f"SELECT {names}\nFROM\n(\n{indent(definition, '    ')}\n)"
+        text = f"SELECT {names}\nFROM\n(\n{indent(definition, '    ')}\n)"
+        if keyed:
+            cohorts = Template(_fragments()["cohorts"]).substitute(texts)
+            text += f" AS figures\nINNER JOIN\n(\n    {cohorts}\n) AS cohorts USING (tenant, cohort_key)"
+        return text
 
 
 def views() -> Mapping[str, View]:

@@ -24,11 +24,8 @@ FROM
         sum(attempts) AS n,
         count() AS task_count,
         avg(rate) AS success,
-        avg(steps) AS mean_steps,
-        toFloat64(sum(failed)) AS total_failed,
-        sum(total) AS total_steps,
-        max(most) AS longest,
-        sumMap(by_length.1, by_length.2, by_length.3) AS lengths
+        avg(total / attempts) AS mean_steps,
+        sum(total) AS total_steps
     FROM
     (
         SELECT
@@ -36,11 +33,7 @@ FROM
             task_key,
             sum(t.outcomes) AS attempts,
             toNullable(sum(t.successes) / attempts) AS rate,
-            sum(t.steps) AS total,
-            total / attempts AS steps,
-            attempts - sum(t.successes) AS failed,
-            max(arrayMax(t.lengths)) AS most,
-            (groupArrayArray(t.lengths), groupArrayArray(t.ended), groupArrayArray(t.failed)) AS by_length
+            sum(t.steps) AS total
         FROM
         (
             $attempts
@@ -49,5 +42,25 @@ FROM
         GROUP BY $by, task_key
     )
     GROUP BY $by
-)
+) AS rates
+INNER JOIN
+(
+    -- Faster than sumMap over the tasks.
+    SELECT
+        $by,
+        arraySort(groupArray((length, ended, failed))) AS lengths,
+        toFloat64(sum(failed)) AS total_failed,
+        max(length) AS longest
+    FROM
+    (
+        SELECT $by, length, sum(ended_so) AS ended, sum(failed_so) AS failed
+        FROM
+        (
+            $attempts
+        ) AS t
+        ARRAY JOIN t.lengths AS length, t.ended AS ended_so, t.failed AS failed_so
+        GROUP BY $by, length
+    )
+    GROUP BY $by
+) AS runs USING ($by)
 ARRAY JOIN [10, 20, 50, 100, 200] AS horizon

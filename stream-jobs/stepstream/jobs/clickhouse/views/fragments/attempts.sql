@@ -5,7 +5,7 @@ SELECT
     (
         SELECT
             hour, tenant, agent, model, environment, harness_version, policy_version, track, split, task_id, task_family,
-            task_key, group_key, trajectories, outcomes, successes, steps,
+            task_key, group_key, cohort_key, trajectories, outcomes, successes, steps,
             length.steps AS lengths, length.outcomes AS ended, length.failures AS failed
         FROM task_hours FINAL
         WHERE hour >= toStartOfHour({since:DateTime('UTC')} + INTERVAL 3599 SECOND)
@@ -16,6 +16,7 @@ SELECT
             toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, tenant, agent, model, environment, harness_version,
             version_max AS policy_version, track, split, task_id, toLowCardinality(task_family) AS task_family,
             sipHash64(task_id) AS task_key, if(group_id = '', 0, sipHash64(group_id)) AS group_key,
+            sipHash64(tenant, agent, model, environment, harness_version, version_max, track, split) AS cohort_key,
             1 AS trajectories, outcome IS NOT NULL AS outcomes, ifNull(outcome, false) AS successes, if(outcomes, steps, 0) AS steps,
             if(outcomes, [steps], []) AS lengths, if(outcomes, [toUInt64(1)], []) AS ended,
             if(outcomes, [toUInt64(NOT successes)], []) AS failed
