@@ -69,7 +69,12 @@ class ModelDemo:
             TargetMissed: the deadline passed first.
             StackError: a process failed, or a command was refused.
         """
-        began = time.monotonic()
+        try:
+            return self._run(time.monotonic())
+        finally:
+            self._agent.stop()
+
+    def _run(self, began: float) -> Report:
         with self._phase("base"), ThreadPoolExecutor(1) as pool:
             # Nobody waits for these: they take what the evaluation leaves of the cores.
             bad_folder = pool.submit(self._write_bad_version)
@@ -82,13 +87,11 @@ class ModelDemo:
         with self._phase("evaluate"), ThreadPoolExecutor(1) as pool:
             bad_version = pool.submit(self._publish_bad, bad_folder.result())
             after = self._evaluate(f"version {good}")
-        try:
-            with self._phase("canary"):
-                self._canary(good)
-            with self._phase("rollback"):
-                rolled_back = self._roll_back(bad_version.result(), good)
-        finally:
-            self._agent.stop()
+        with self._phase("canary"):
+            self._canary(good)
+        with self._phase("rollback"):
+            rolled_back = self._roll_back(bad_version.result(), good)
+        self._agent.stop()
         snapshot, swaps = self._stats.snapshot(), self._stats.swaps()
         with self._phase("restart"):
             same_tokens, (gap, compared) = self._restart(good)
@@ -126,10 +129,8 @@ class ModelDemo:
         tried, last = self._root, "none was checked"
         while True:
             with self._phase("learn"):
-                try:
-                    self._wait_for_success(tried, began, last)
-                finally:
-                    self._agent.stop()
+                self._wait_for_success(tried, began, last)
+                self._agent.stop()
             with self._phase("check"):
                 tried = self._served()
                 self._models("promote", f"{self._model}@{tried}")
