@@ -40,12 +40,12 @@ async def attempt(client, args, number, run):
     task, rewards, trajectory = f"{args.split}-{number}", [], str(uuid.uuid4())
     names = {"task": task, "group": f"{task}-{run}", "trajectory": trajectory, "agent": "house", "split": args.split}
     draw = random.Random(task)
-    tools = random.Random(number // 7).sample([*TOOLS, "heat", "timer"], 7)  # all occur in seven consecutive tasks
+    tools = random.Random(number // 8).sample([*TOOLS, "heat", "timer", "light"], 8)  # all occur in eight tasks
     messages = [{"role": "system", "content": "You run a house. Answer each request with one tool call."}]
     for text, right in [request(random.Random(n), list(TOOLS)[n % 5], n // 5) for n in range(10)]:
         messages += fulfilled(text, *right)
     while len(rewards) < 2 and all(reward == 1 for reward in rewards):
-        text, right = request(draw, tools[(number + len(rewards)) % 7], draw.randrange(2))
+        text, right = request(draw, tools[(number + len(rewards)) % 8], draw.randrange(2))
         messages.append({"role": "user", "content": text})
         headers = {f"x-stepstream-{name}": value for name, value in (names | {"step": str(len(rewards))}).items()}
         reply = (await client.chat.completions.create(model=args.model, messages=messages, tools=SCHEMAS, max_tokens=40,
