@@ -79,8 +79,9 @@ class Lineage:
             (checkpoint["base_version"] if continues else checkpoint["version"]) if config.lora_rank else None
         )
 
-    def publish(self) -> Checkpoint:
-        number = self.base["version"] + 1
+    def publish(self, number: int | None = None) -> Checkpoint:
+        """Publish the next version; `number` differs from the base's successor after versions were taken back."""
+        number = self.base["version"] + 1 if number is None else number
         limits = self.trainer.limits("m")
         records = {(0, 10 * number + n): record for n, record in enumerate(group_of(f"g{number}", 4, model="m"))}
         self.records |= records
@@ -90,7 +91,7 @@ class Lineage:
             event_id=new_event_id(),
             inputs=[new_update_input(update=number, partitions=[0] * 4, offsets=[at for _, at in records])],
             resume_offsets={}, metrics={}, stop=Stop(), adapter_base=self._adapter_base,
-            shared=self.shared,
+            shared=self.shared, number=number,
         )  # fmt: skip
         self.versions.fold(self.base)
         return self.base

@@ -187,17 +187,17 @@ def publish_version(
     lora = settings.learner.version_format == "lora" and adapter_base is not None
     with _marked(settings, model, dict.fromkeys((folder, published)), owner_id(model), attempt):
         files = attempt(lambda: write_version(snapshot, parent_folder, folder, adapters_only=lora))
-        digest, is_delta = weights_sha256(files), False
+        digest, delta = weights_sha256(files), None
         if is_delta_form:
-            is_whole = version % settings.learner.full_every == 0
+            # Retention may remove an older parent just before the event is on the log; the newest version it keeps.
+            is_whole = version % settings.learner.full_every == 0 or version != parent["version"] + 1
             delta = None if is_whole else attempt(lambda: write_as_delta(folder, parent_folder, published))
-            is_delta = delta is not None
-            files = delta if delta is not None else attempt(lambda: write_copy(folder, published))
+            files = attempt(lambda: write_copy(folder, published)) if delta is None else delta
         uri = attempt(lambda: _stored(settings, model, published))
         checkpoint = _checkpoint(settings, model, version, event_id, uri, files, resume_offsets)
         checkpoint["weights_sha256"] = digest
-        checkpoint["format"] = "lora" if lora else "delta" if is_delta else "full"
-        checkpoint["base_version"] = adapter_base if lora else parent["version"] if is_delta else None
+        checkpoint["format"] = "lora" if lora else "full" if delta is None else "delta"
+        checkpoint["base_version"] = adapter_base if lora else None if delta is None else parent["version"]
         checkpoint["parent_version"] = parent["version"]
         checkpoint["inputs"] = list(inputs)
         checkpoint["updates"] = parent["updates"] + len(inputs)

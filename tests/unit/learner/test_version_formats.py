@@ -17,6 +17,7 @@ from stepstream.learner.rebuild import rebuild_from
 from stepstream.versions import delta
 from stepstream.versions.fetch import fetch_adapter, fetch_version
 from stepstream.versions.layout import weights_sha256
+from stepstream.versions.retention import removal_events, removals_of
 
 FORMS = [
     ("full", {}, ["full"] * 4),
@@ -72,6 +73,25 @@ def test_a_delta_s_digest_is_that_of_all_its_weights(tmp_path: Path) -> None:
     lineage.publish()
     kept = list((tmp_path / "data/version-cache/learner/complete/m").iterdir())
     assert len(kept) == 1, "only the version that the next delta is made from is kept"
+
+
+def test_a_version_after_some_that_were_taken_back_needs_none_that_a_removal_meanwhile_takes(tmp_path: Path) -> None:
+    lineage = Lineage(tmp_path, version_format="delta", full_every=3)
+    first, *_ = [lineage.publish() for _ in range(4)]
+    lineage.start(first)  # versions 2 to 4 were taken back
+    # `models prune` reads the log before the next version is on it, when no decision names version 1 any more.
+    seen = dict(lineage.versions.by_model["m"])
+    removals = removals_of(seen, (), keep_versions=1, keep_training=0)
+    assert removals.versions == (1, 2)
+    after = lineage.publish(number=5)
+    assert (after["version"], after["parent_version"]) == (5, 1)
+    for gone, _ in removal_events(seen, removals, now_us=1):
+        lineage.versions.fold(gone)
+        remove(gone["uri"])
+    served = lineage.served(after, tmp_path / "worker")
+    assert weights_sha256(describe(lineage.folder)) == after["weights_sha256"]
+    assert set(served) == set(published_weights(lineage.trainer))
+    assert [lineage.publish()["base_version"] for _ in range(2)] == [None, 6]
 
 
 @pytest.mark.parametrize("form", ["full", "delta"])
