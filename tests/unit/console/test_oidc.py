@@ -203,3 +203,4 @@ def test_settings_that_would_not_be_safe_are_refused() -> None:
             config(**fields)
     assert redirect_uri(config(public_url="https://c.example/")) == "https://c.example/oidc/callback"
     assert redirect_uri(config(port=9)) == "http://127.0.0.1:9/oidc/callback"
+    assert redirect_uri(config(host="::1", port=9)) == "http://[::1]:9/oidc/callback"

@@ -23,7 +23,8 @@ _LONGEST_TARGET = 1000
 
 def redirect_uri(config: ConsoleSettings) -> str:
     """Return the address that the provider must allow for the console."""
-    return f"{config.public_url or f'http://{config.host}:{config.port}'}{CALLBACK}"
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{config.public_url or f'http://{host}:{config.port}'}{CALLBACK}"
 
 
 def oidc_routes(gate: Gate, client: OidcClient, event_log: EventLog) -> list[Route]:
