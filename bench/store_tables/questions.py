@@ -138,7 +138,7 @@ INNER JOIN (SELECT variant_name AS variant, sum(count) * avgMerge(feedback_mean)
         },
     ),
     Question(
-        "newest 50 of a tenant, 7 d",
+        "newest 50 of a tenant, 7 d (Stepstream: the last day first)",
         True,
         {
             "stepstream": newest_failures,
