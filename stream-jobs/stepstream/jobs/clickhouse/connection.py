@@ -13,6 +13,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError,
 from stepstream.config import ClickHouseSettings, Settings, SettingsError, variable
 from stepstream.config.secrets import store_credentials
 from stepstream.core.oauth import TokenRefused, TokenSource
+from stepstream.jobs.clickhouse.http_pool import pool_of
 
 log = logging.getLogger(__name__)
 # The client logs each failed call. Its exception says the same.
@@ -58,11 +59,20 @@ def connect(settings: Settings, *, database: str = "", timeout_s: float = 300.0,
         raise StoreUnavailableError(
             f"'{url}' is no HTTP address: set {variable('clickhouse', 'url')}, as http://127.0.0.1:8123"
         )
+    port = address.port or (8443 if address.scheme == "https" else 8123)
     try:
         return clickhouse_connect.get_client(
             interface=address.scheme,
             host=address.hostname,
-            port=address.port or (8443 if address.scheme == "https" else 8123),
+            port=port,
+            pool_mgr=pool_of(
+                address.scheme,
+                address.hostname,
+                port,
+                ca=settings.clickhouse.ca_location,
+                certificate=settings.clickhouse.certificate_location,
+                key=settings.clickhouse.key_location,
+            ),
             database=database or None,
             send_receive_timeout=timeout_s,
             connect_timeout=min(10.0, timeout_s),

@@ -56,7 +56,7 @@ def test_a_token_replaces_user_and_password(
 
 
 @pytest.mark.parametrize("token", ["a-token", ""])
-def test_a_redirect_of_clickhouse_carries_no_credentials_to_another_host(
+def test_a_redirect_of_clickhouse_is_an_error_and_carries_nothing_to_another_host(
     refusing: tuple[str, list[str]], token: str
 ) -> None:
     other, seen = refusing
@@ -81,12 +81,30 @@ def test_a_redirect_of_clickhouse_carries_no_credentials_to_another_host(
         thread.start()
         fields = {"url": f"http://127.0.0.1:{server.server_port}", "password": "p", "access_token": token}
         wanted = Settings().clickhouse.model_validate(fields)
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(StoreUnavailableError, match="status 307"):
             connect(with_settings(Settings(), clickhouse=dict(wanted)), timeout_s=5.0)
         server.shutdown()
         thread.join()
+    assert given
     assert all(given)
-    assert set(seen) <= {""}
+    assert seen == []
+
+
+def test_the_environment_s_proxy_is_used_unless_it_excepts_the_host(
+    refusing: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, seen = refusing
+    store = with_settings(Settings(), clickhouse={"url": "http://store.invalid:8123", "password": SecretStr("p")})
+    for name in ("HTTP_PROXY", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(StoreUnavailableError, match="status 403"):
+        connect(store, timeout_s=5.0)
+    assert seen.pop()
+    monkeypatch.setenv("no_proxy", "store.invalid")
+    with pytest.raises(StoreUnavailableError):
+        connect(store, timeout_s=5.0)
+    assert seen == []
 
 
 @pytest.fixture
