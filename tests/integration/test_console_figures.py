@@ -13,8 +13,10 @@ from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rollup_refresh import refresh
+from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.services.console.api.curves import curves
 from stepstream.services.console.api.decisions import _effect
+from stepstream.services.console.api.fleet import fleet
 from stepstream.services.console.api.overview import overview
 from stepstream.services.console.api.people import MOST_ERASURES, people
 from stepstream.services.console.api.review import review
@@ -153,6 +155,28 @@ def test_marks_are_decisions_and_not_what_workers_served(ask: Callable[..., Any]
     ]
     assert {(row["previous"], row["version"]) for row in answer["swaps"]} == {(1, 2), (2, 1)}
     assert ask(curves, OF_DEFAULT, model="planted")["rollouts"] == []
+
+
+def test_the_broker_s_clock_says_when_a_worker_was_heard(ask: Callable[..., Any], services: Services) -> None:
+    settings = services.settings
+    # The clock of the worker is two hours behind, and was set back between its statuses.
+    statuses = [
+        worker_status(f"behind{n}", NOW_US - (7200 + n) * 10**6, worker_id="behind", version=n, state=state)
+        for n, state in ((1, "starting"), (2, "serving"))
+    ]
+    inserted = [
+        row
+        for n, status in enumerate(statuses)
+        for _, row in rows("worker-status", status, written_us=NOW_US - (10 - n) * 10**6)
+    ]
+    with connection.connect(settings, database=settings.clickhouse.database) as client:
+        client.insert("worker_status", inserted, column_names=TABLES["worker_status"].columns)
+        in_view = client.query(
+            "SELECT toUnixTimestamp64Micro(seen_at), version FROM workers WHERE worker_id = 'behind'"
+        ).result_rows
+    [row] = [row for row in ask(fleet, since="15m")["workers"] if row["worker_id"] == "behind"]
+    assert (row["seen_at"], row["version"], row["state"]) == ((NOW_US - 9 * 10**6) // 1000, 2, "serving")
+    assert in_view == [(NOW_US - 9 * 10**6, 2)]
 
 
 def test_retracted_feedback_leaves_the_queues(ask: Callable[..., Any], services: Services) -> None:

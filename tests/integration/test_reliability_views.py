@@ -241,3 +241,12 @@ def test_the_deployment_lag_leaves_out_a_worker_that_fell_silent(view_client: Cl
     (row,) = read(view_client, "deployment_lag")
     assert (row["workers"], row["serving"], row["first_served_s"], row["all_served_s"]) == (2, 2, 2, 4)
     assert row["reason"] == ""
+
+
+def test_the_deployment_lag_takes_the_broker_s_clock(view_client: Client) -> None:
+    plant(view_client, "checkpoints", [version(4, 3, seconds=100)])
+    # The clock of the worker is an hour behind.
+    (behind,) = statuses(("w0", 4, 102 - 3600))
+    plant(view_client, "worker_status", [behind | {"written_at": AT + timedelta(seconds=102)}])
+    row = read_one(view_client, "deployment_lag")
+    assert (row["workers"], row["serving"], row["all_served_s"]) == (1, 1, 2)

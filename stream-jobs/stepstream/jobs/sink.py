@@ -125,7 +125,8 @@ class SinkProcessor:
             if record.topic == REWARD_SPECS and (fault := rejection_of(event)):
                 self._dead_letter(out, record, InvalidRecord("invalid", fault, tenant))
                 continue
-            written = list(rows(record.topic, event))
+            written_us = record.timestamp_ms * 1000 if record.timestamp_ms > 0 else None
+            written = list(rows(record.topic, event, written_us))
             if expired := expired_tables(self._days, (table for table, _ in written), event, now_us):
                 reason = (
                     f"older than the rows that {' and '.join(expired)} keep: see store.steps_days and its neighbours"

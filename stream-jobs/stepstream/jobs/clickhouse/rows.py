@@ -1,6 +1,6 @@
 """Map records of the log to rows of the ClickHouse tables in `migrations/`. Pure.
 
-`rows(topic, record)` gives the rows of a record, by table, as tuples in the order of `TABLES[table].columns`. Times are
+`rows` gives the rows of a record, by table, as tuples in the order of `TABLES[table].columns`. Times are
 integers: since the Unix epoch, in the unit of their column.
 """
 
@@ -77,10 +77,12 @@ _ROLLOUTS = table(
     "author",
     occurred_at=_occurred_at,
 )
+# Record: a WorkerStatus, with `written_at_us`.
 _WORKER_STATUS = table(
     "worker_status",
     "event_id worker_id engine url model version newest_version state reason requests_in_flight",
     occurred_at=_occurred_at,
+    written_at=itemgetter("written_at_us"),
 )
 _POLICIES = table("policies", "event_id tenant version document author", occurred_at=_occurred_at)
 _REWARD_SPECS = table(
@@ -174,11 +176,17 @@ TOPICS = tuple(_TABLE_OF_TOPIC)
 """Topics whose records become rows."""
 
 
-def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
+def rows(topic: str, record: Record, written_us: int | None = None) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a record, as (name of the table, values in the order of its columns).
 
     The record of an erased person has no rows, so that a replay does not restore deleted rows. Nor has the record of a
     redrive, which is no rejection.
+
+    Args:
+        topic: topic of the record.
+        record: the decoded record.
+        written_us: time at which it was written to the topic, in microseconds since the Unix epoch; None: unknown, so
+            that its own time counts.
 
     Raises:
         KeyError: a topic that is not in `TOPICS`.
@@ -186,6 +194,8 @@ def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
     written = _TABLE_OF_TOPIC[topic]
     if is_erased(record) or (written is _DEAD_LETTERS and record["redrives"] is not None):
         return
+    if written is _WORKER_STATUS:
+        record = {**record, "written_at_us": record["occurred_at_us"] if written_us is None else written_us}
     yield written.name, written.row(record)
     if written is fact_rows.STEPS:
         yield fact_rows.STEP_CONTENTS.name, fact_rows.STEP_CONTENTS.row(record)

@@ -6,9 +6,9 @@ from stepstream.jobs.clickhouse.migrate import migrations
 
 _REPEATABLE = (
     r"CREATE (TABLE|MATERIALIZED VIEW) IF NOT EXISTS |CREATE OR REPLACE VIEW |DROP (TABLE|VIEW) IF EXISTS "
-    r"|ALTER TABLE \w+ (ADD COLUMN IF NOT EXISTS|COMMENT COLUMN|MODIFY SETTING|MATERIALIZE COLUMN) "
+    r"|ALTER TABLE \w+ (ADD (COLUMN|INDEX) IF NOT EXISTS|COMMENT COLUMN|MODIFY SETTING|MATERIALIZE (COLUMN|INDEX)) "
     # Into engines that remove copies; a table is renamed only while the new name is free (`migrate.py`).
-    r"|INSERT INTO \w+ \(|RENAME TABLE (\w+) TO \4_0015$"
+    r"|INSERT INTO \w+ \(|RENAME TABLE (\w+) TO \6_0015$"
 )
 
 

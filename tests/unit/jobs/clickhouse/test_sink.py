@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fold_harness import LocalCodec
 from prometheus_client import REGISTRY
-from sample_records import step
+from sample_records import step, worker_status
 
 from stepstream.config import Settings, StoreSettings
 from stepstream.jobs import sink
@@ -52,9 +52,9 @@ class ListPublisher:
 
 
 def process(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings, *steps: Any
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, *events: Any, topic: str = TOPIC
 ) -> tuple[list[Any], list[Any], RefusingInserter]:
-    """Process steps from offset 7; return the dead letters, the committed offsets and what was inserted."""
+    """Process events of a topic from offset 7; return the dead letters, the committed offsets and what was inserted."""
     codec, inserter, publisher = LocalCodec(), RefusingInserter(), ListPublisher()
     monkeypatch.setattr(sink, "sealing_codec", lambda *_, **__: codec)
     monkeypatch.setattr(sink, "Inserter", lambda *_: inserter)
@@ -62,9 +62,9 @@ def process(
     processor = sink.SinkProcessor(settings, lambda: False)
     member = GroupMember("group", 1, "member", None)
     processor.open([0], member)
-    values = [codec.encode(TOPIC, one) for one in steps]
-    records = [Record(TOPIC, 0, 7 + n, 1_760_000_000_000, b"t", value) for n, value in enumerate(values)]
-    processor.process(Fetch(member, records, {(TOPIC, 0): (7, 7 + len(steps))}))
+    values = [codec.encode(topic, one) for one in events]
+    records = [Record(topic, 0, 7 + n, 1_760_000_000_000, b"t", value) for n, value in enumerate(values)]
+    processor.process(Fetch(member, records, {(topic, 0): (7, 7 + len(events))}))
     [(outputs, offsets)] = publisher.commits
     return [codec.decode(output.topic, output.value) for output in outputs], offsets, inserter
 
@@ -100,3 +100,11 @@ def test_a_record_older_than_its_table_keeps_rows_is_a_dead_letter(monkeypatch: 
     assert (letter["offset"], letter["error"]) == (7, "expired")
     assert "step_contents" in letter["reason"]
     assert sorted(table for table, _ in inserter.inserted) == ["step_contents", "steps", "steps"]
+
+
+def test_the_row_of_a_status_has_the_time_at_which_the_broker_wrote_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = worker_status("w", at_us=1)  # the clock of the worker is behind
+    _, _, inserter = process(monkeypatch, Settings(), status, topic="worker-status")
+    [(table, row)] = inserter.inserted
+    found = dict(zip(TABLES[table].columns, row, strict=True))
+    assert (found["occurred_at"], found["written_at"]) == (1, 1_760_000_000_000_000)

@@ -3,16 +3,17 @@
 from stepstream.services.console.api.sql import between, ms
 from stepstream.services.console.endpoints import Answer, Call, reads
 
+# The broker's clock dates a status: the clocks of workers differ.
 _WORKERS = f"""
-SELECT worker_id, {ms("max(w.occurred_at)")} AS seen_at,
-    argMax(engine, (w.occurred_at, event_id)) AS engine,
-    argMax(model, (w.occurred_at, event_id)) AS model,
-    argMax(tuple(version), (w.occurred_at, event_id)).1 AS version,
-    argMax(tuple(newest_version), (w.occurred_at, event_id)).1 AS newest_version,
-    argMax(state, (w.occurred_at, event_id)) AS state,
-    argMax(tuple(reason), (w.occurred_at, event_id)).1 AS reason,
-    argMax(requests_in_flight, (w.occurred_at, event_id)) AS requests_in_flight
-FROM worker_status AS w WHERE {between("w.occurred_at")} GROUP BY worker_id ORDER BY worker_id LIMIT 1000
+SELECT worker_id, {ms("max(w.written_at)")} AS seen_at,
+    argMax(engine, (w.written_at, event_id)) AS engine,
+    argMax(model, (w.written_at, event_id)) AS model,
+    argMax(tuple(version), (w.written_at, event_id)).1 AS version,
+    argMax(tuple(newest_version), (w.written_at, event_id)).1 AS newest_version,
+    argMax(state, (w.written_at, event_id)) AS state,
+    argMax(tuple(reason), (w.written_at, event_id)).1 AS reason,
+    argMax(requests_in_flight, (w.written_at, event_id)) AS requests_in_flight
+FROM worker_status AS w WHERE {between("w.written_at")} GROUP BY worker_id ORDER BY worker_id LIMIT 1000
 """
 _VERSIONS = f"""
 SELECT model, version, parent_version, track, updates, trajectories, {ms("occurred_at")} AS at,

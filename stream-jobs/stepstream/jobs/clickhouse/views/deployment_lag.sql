@@ -34,10 +34,10 @@ FROM
                 model,
                 worker_id,
                 ifNull(version, -1) AS version,
-                minIf(occurred_at, state = 'serving') AS first_at,
-                max(occurred_at) AS last_at
+                minIf(written_at, state = 'serving') AS first_at,
+                max(written_at) AS last_at
             FROM worker_status
-            WHERE occurred_at >= {since:DateTime('UTC')}
+            WHERE written_at >= {since:DateTime('UTC')}
             GROUP BY model, worker_id, version
         )
         GROUP BY model, worker_id
