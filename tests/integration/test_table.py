@@ -3,12 +3,13 @@
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import OFFSET_END, Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from stack_fixtures import with_settings
 from waiting import TIMEOUT_S, wait_until
 
@@ -17,6 +18,7 @@ from stepstream.embedded.ports import free_block
 from stepstream.topics.catalogue import WORKER_STATUS
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Consent, new_consent_change, new_worker_status
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
@@ -73,21 +75,50 @@ def test_a_table_has_earlier_and_later_records(registry_settings: Settings, writ
         assert changes == [(tenant, "none"), (tenant, None)]
 
 
-def test_a_table_knows_when_the_broker_wrote_a_record(registry_settings: Settings, tenant: str) -> None:
+def put_status(settings: Settings, codec: Codec, worker: str) -> None:
     status = new_worker_status(
-        event_id=new_event_id(), occurred_at_us=1, worker_id=tenant, engine="torch", url="", model=tenant,
+        event_id=new_event_id(), occurred_at_us=1, worker_id=worker, engine="torch", url="", model=worker,
         state="stopping",
     )  # fmt: skip
+    producer = EventProducer(settings.kafka, codec, "test")
+    producer.send(WORKER_STATUS, worker, status)
+    producer.flush(TIMEOUT_S)
+
+
+def test_a_table_knows_when_the_broker_wrote_a_record(registry_settings: Settings, tenant: str) -> None:
     before_us = now_us()
     with closing(Codec(registry_settings)) as codec, Table(registry_settings, WORKER_STATUS) as table:
-        producer = EventProducer(registry_settings.kafka, codec, "test")
-        producer.send(WORKER_STATUS, tenant, status)
-        producer.flush(TIMEOUT_S)
+        put_status(registry_settings, codec, tenant)
         assert table.wait_current(20)
         written_us = table.written_us(tenant)
         assert written_us is not None
         assert before_us - 1000 <= written_us <= now_us()
         assert table.written_us("never") is None
+
+
+def test_readers_get_by_without_the_statuses_that_kafka_deleted(registry_settings: Settings, tenant: str) -> None:
+    kafka = registry_settings.kafka
+    with closing(Codec(registry_settings)) as codec, ExitStack() as stack:
+        put_status(registry_settings, codec, tenant)
+        early = stack.enter_context(Table(registry_settings, WORKER_STATUS))
+        assert early.wait_current(20)
+        assert early.get(tenant) is not None
+        # As when the retention of the topic has passed for all statuses.
+        place = TopicPartition(kafka.prefix + WORKER_STATUS, 0, OFFSET_END)
+        admin = AdminClient(client_config(kafka))
+        for future in admin.delete_records([place]).values():
+            future.result(TIMEOUT_S)
+        table = stack.enter_context(Table(registry_settings, WORKER_STATUS))
+        assert table.wait_current(20)
+        assert table.items() == {}
+        consumer = stack.enter_context(EventConsumer(kafka, codec))
+        consumer.follow([WORKER_STATUS])
+        assert consumer.is_caught_up()
+        put_status(registry_settings, codec, f"{tenant}-next")
+        for reader in (early, table):
+            assert reader.wait_current(20)
+            assert reader.get(f"{tenant}-next") is not None
+        wait_until(lambda: [event.key for event in consumer.poll(10, 0.1)] == [f"{tenant}-next"])
 
 
 class SilentConsumer(Consumer):

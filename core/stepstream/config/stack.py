@@ -295,7 +295,7 @@ class InferenceSettings(Section):
     device: str = setting(
         "cpu", "Device of the torch engine: `cpu`, `cuda` or `cuda:1`.", pattern=r"^(cpu|cuda(:\d+)?)$"
     )
-    status_every_s: float = setting(2.0, "Interval of status events without a change.", unit="s", gt=0)
+    status_every_s: float = setting(2.0, "Interval of status events without a change.", unit="s", gt=0, le=86_400)
     swap: Literal["continue", "drain"] = setting(
         "continue",
         "Running requests at a new version: `continue` with the new weights, or `drain`: end on the old ones first.",

@@ -110,7 +110,7 @@ class SinkProcessor:
         now_us = int(time.time() * 1_000_000)
         newest_consents = {record.key: record for record in records if record.topic == CONSENTS}
         for record in records:
-            if record.value is None and CATALOGUE[record.topic].cleanup == "compact":
+            if record.value is None and CATALOGUE[record.topic].is_compacted:
                 continue
             try:
                 event = self._retry(partial(self._codec.decode, record.topic, record.value))

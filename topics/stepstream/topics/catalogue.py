@@ -201,7 +201,9 @@ _ALL = (
         ("inference",),
         ("store", "console", "gateway", "control plane", "people", "SDK"),
         partitions=1,
-        cleanup="compact",
+        # Ids may be new at each start, as those of pods. A worker that runs repeats its status.
+        cleanup="compact,delete",
+        retention_ms=7 * DAY_MS,
         copied=False,
         # A gateway reads the topic from its beginning. The clocks of workers differ: the broker's dates a status.
         config=_PROMPT_COMPACTION | {"message.timestamp.type": "LogAppendTime"},

@@ -29,9 +29,9 @@ class Topic:
     """Fields of the value that are encrypted if it has a `user`, in the order of the blob; empty: never sealed."""
     partitions: int | None = None
     """Fixed number of partitions; None: `topics.partitions`, the same for all these topics."""
-    cleanup: Literal["delete", "compact"] = "delete"
+    cleanup: Literal["delete", "compact", "compact,delete"] = "delete"
     retention_ms: int = -1
-    """Milliseconds before Kafka deletes a record; -1: unlimited. Ignored for compacted topics."""
+    """Milliseconds before Kafka deletes a record; -1: unlimited. Ignored with `compact` alone."""
     retention_setting: str = ""
     """Field of `TopicsSettings` that replaces `retention_ms`; empty: none."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -47,7 +47,13 @@ class Topic:
             return "newest of each key"
         if self.retention_setting:
             return f"unlimited, or `topics.{self.retention_setting}`"
-        return "unlimited" if self.retention_ms < 0 else f"{self.retention_ms // DAY_MS} days"
+        time = "unlimited" if self.retention_ms < 0 else f"{self.retention_ms // DAY_MS} days"
+        return f"newest of each key, {time}" if self.is_compacted else time
+
+    @property
+    def is_compacted(self) -> bool:
+        """True if Kafka keeps only the newest record of each key, so that a record without a value deletes its key."""
+        return "compact" in self.cleanup
 
     def partition_count(self, configured: "TopicsSettings") -> int:
         """Return the number of partitions that the topic has when it is created."""
@@ -66,7 +72,7 @@ class Topic:
             "min.insync.replicas": str(settings.kafka.in_sync_replicas),
             **self.config,
         }
-        if self.cleanup == "delete":
+        if "delete" in self.cleanup:
             seconds = getattr(settings.topics, self.retention_setting) if self.retention_setting else 0
             values["retention.ms"] = str(round(seconds * 1000) if seconds else self.retention_ms)
         return values

@@ -140,7 +140,7 @@ class _RawLog:
         topic, partition, offset = letter["topic"], letter["partition"], letter["offset"]
         if partition < 0 or offset < 0:
             raise CannotRedrive("Kafka refused the record, so no topic has it: send it again from its producer")
-        if topic not in TOPICS or TOPICS[topic].cleanup == "compact":
+        if topic not in TOPICS or TOPICS[topic].is_compacted:
             raise CannotRedrive(f"{topic} keeps the newest record of a key: write the key again instead")
         at = TopicPartition(topic, partition, offset)
         low, high = self._consumer.get_watermark_offsets(at, timeout=_CALL_S)

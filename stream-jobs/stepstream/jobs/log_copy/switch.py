@@ -98,7 +98,7 @@ def _log_reader(settings: Settings, prefix: str, group: str) -> Iterator[LogRead
 
 def _deleted_since(settings: Settings, source: str) -> list[tuple[str, bytes]]:
     """Return the topic and key of each copied record of a compacted topic whose key the source lacks now."""
-    compacted = [topic for topic in COPIED if TOPICS[topic].cleanup == "compact"]
+    compacted = [topic for topic in COPIED if TOPICS[topic].is_compacted]
     prefixes = source, settings.kafka.prefix
     with _log_reader(settings, prefixes[0], "unused") as old, _log_reader(settings, prefixes[1], "unused") as new:
         return [(topic, key) for topic in compacted for key in sorted(_live_keys(new, topic) - _live_keys(old, topic))]
