@@ -4,10 +4,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeVar
 
 from stepstream.config import Settings
 from stepstream.services.inference import metrics
@@ -25,6 +25,8 @@ from stepstream.versions.rollouts import ServedVersions
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.2
+
+T = TypeVar("T")
 
 
 class CheckpointWatcher:
@@ -86,7 +88,7 @@ class CheckpointWatcher:
                     _log.info("waiting for a checkpoint of '%s' on the topic '%s'", self._worker.model, CHECKPOINTS)
                     has_logged_waiting = True
             self._producer.poll(0)
-            if time.monotonic() - self._published_at >= self._settings.inference.status_every_s:
+            if self._status_due_s() <= 0:
                 self._publish_status(self._state)
             self._changed.wait(_POLL_S)
 
@@ -150,7 +152,7 @@ class CheckpointWatcher:
         self._problems[track] = problem if held is None else f"{problem}; {model}@{held} is served"
 
     def _load(self, checkpoint: Checkpoint, track: Track, source: VersionSource) -> None:
-        files = source.fetch(checkpoint)
+        files = self._reporting(_in_thread(lambda: source.fetch(checkpoint)))
         if files.adapter is None:
             self._await(self._worker.load(checkpoint, files.weights, track))
         else:
@@ -158,7 +160,21 @@ class CheckpointWatcher:
         source.hold(track, files)
 
     def _await(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        self._reporting(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    def _reporting(self, call: "Future[T]") -> T:
+        """Return the result of a call that may take minutes; repeat the status meanwhile.
+
+        The worker goes on serving, and one that is silent counts as gone.
+        """
+        while not wait([call], max(0.0, self._status_due_s())).done:
+            self._producer.poll(0)
+            self._publish_status("stopping" if self._stopping.is_set() else self._state)
+        return call.result()
+
+    def _status_due_s(self) -> float:
+        """Return the seconds until the next status; 0 or less: it is due."""
+        return self._published_at + self._settings.inference.status_every_s - time.monotonic()
 
     def _facts(self) -> tuple[Any, ...]:
         """Return what makes a status worth publishing at once."""
@@ -186,3 +202,17 @@ class CheckpointWatcher:
             capacity=inference.max_batch,
         )
         self._producer.send(WORKER_STATUS, inference.worker_id, record)
+
+
+def _in_thread(call: Callable[[], T]) -> "Future[T]":
+    """Call a function in a thread of its own, which does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # raised where the result is taken
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="fetch", daemon=True).start()
+    return future

@@ -35,7 +35,7 @@ class VersionFiles:
 
 
 class VersionSource:
-    """Gets versions. Use it from one thread; its calls block for downloads and digests."""
+    """Gets versions. Use it from one thread at a time; its calls block for downloads and digests."""
 
     def __init__(self, settings: Settings, lookup: Lookup, *, serves_adapters: bool) -> None:
         """Remove what killed workers left half written in the cache.
