@@ -128,9 +128,9 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def test_a_worker_is_heard_while_it_gets_and_loads_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    statuses, log = Statuses(), Log()
-    worker = SlowWorker(statuses)
+@contextmanager
+def watching(monkeypatch: pytest.MonkeyPatch, statuses: Statuses, log: Log, worker: Any) -> Iterator[CheckpointWatcher]:
+    """Start a watcher over a log in memory; the worker is also the source of its files."""
     for name, made in (
         ("Codec", SimpleNamespace(close=lambda: None)),
         ("EventProducer", statuses),
@@ -139,16 +139,46 @@ def test_a_worker_is_heard_while_it_gets_and_loads_a_version(monkeypatch: pytest
     ):
         monkeypatch.setattr(checkpoint_watcher, name, lambda *_, made=made, **__: made)
     settings = with_settings(Settings(), inference={"status_every_s": 0.01})
-    log.publish(1)
     with running_loop() as loop:
-        watcher = CheckpointWatcher(settings, "http://w", worker, loop)  # type: ignore[arg-type]
+        watcher = CheckpointWatcher(settings, "http://w", worker, loop)
         watcher.start()
+        yield watcher
+        watcher.stop()
+
+
+def test_a_worker_is_heard_while_it_gets_and_loads_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses, log = Statuses(), Log()
+    worker = SlowWorker(statuses)
+    log.publish(1)
+    with watching(monkeypatch, statuses, log, worker):
         assert statuses.wait_for(lambda sent: sent[-1]["version"] == 1)
         log.publish(2)
         assert statuses.wait_for(lambda sent: sent[-1]["version"] == 2)
-        watcher.stop()
     assert worker.heard == [True] * 4
     states = [(status["state"], status["version"]) for status in statuses.sent]
     assert list(dict.fromkeys(states)) == [
         ("starting", None), ("loading", None), ("serving", 1), ("serving", 2), ("stopping", 2),
     ]  # fmt: skip
+
+
+def test_a_worker_that_is_stopped_while_it_loads_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses, log = Statuses(), Log()
+    is_loading, may_end = threading.Event(), threading.Event()
+
+    class Worker(SlowWorker):
+        def fetch(self, _checkpoint: Checkpoint) -> VersionFiles:
+            is_loading.set()
+            assert may_end.wait(LIMIT_S)
+            return VersionFiles(Path())
+
+    log.publish(1)
+    with watching(monkeypatch, statuses, log, Worker(statuses)) as watcher:
+        assert is_loading.wait(LIMIT_S)
+        stop = threading.Thread(target=watcher.stop)
+        stop.start()
+        said = statuses.wait_for(lambda sent: sent[-1]["state"] == "stopping")
+        known = len(statuses.sent)
+        may_end.set()
+        stop.join()
+    assert said
+    assert {status["state"] for status in statuses.sent[known:]} == {"stopping"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from concurrent.futures import Future
 
 import uvicorn
 import uvloop
@@ -54,10 +55,23 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     finally:
         await asyncio.to_thread(watcher.stop)
         await worker.close()
-    if worker.failed.done():
-        raise Fatal(str(worker.failed.result()))
-    if watcher.ended.done() and (error := watcher.ended.exception()):
-        raise Fatal(f"cannot follow the checkpoints: {error}; check Kafka and the schema registry") from error
+    if fault := _fault_of(worker.failed, watcher.ended):
+        raise fault
+
+
+def _fault_of(failed: "asyncio.Future[EngineError]", ended: "Future[None]") -> Fatal | None:
+    """Return the fault that ended the worker; None: it was stopped.
+
+    Args:
+        failed: done if the engine failed.
+        ended: done if the watcher ended.
+    """
+    if failed.done():
+        return Fatal(str(failed.result()))
+    error = ended.exception() if ended.done() else None
+    if error is None or isinstance(error, EngineError):
+        return Fatal(str(error)) if error else None
+    return Fatal(f"cannot follow the checkpoints: {error}; check Kafka and the schema registry")
 
 
 def _served(inference: InferenceSettings) -> tuple[Worker, App]:

@@ -169,7 +169,7 @@ class CheckpointWatcher:
         """
         while not wait([call], max(0.0, self._status_due_s())).done:
             self._producer.poll(0)
-            self._publish_status("stopping" if self._stopping.is_set() else self._state)
+            self._publish_status(self._state)
         return call.result()
 
     def _status_due_s(self) -> float:
@@ -181,7 +181,7 @@ class CheckpointWatcher:
         return self._state, self._newest, dict(self._problems), self._worker.tracks
 
     def _publish_status(self, state: WorkerState) -> None:
-        self._state = state
+        self._state = "stopping" if self._stopping.is_set() else state
         self._published_at = time.monotonic()
         if len(self._producer) > 100:  # the broker is unreachable: one newer status later is enough
             return
@@ -195,7 +195,7 @@ class CheckpointWatcher:
             model=self._worker.model,
             version=self._worker.version,
             newest_version=self._newest,
-            state=state,
+            state=self._state,
             reason="; ".join(self._problems.values()) or None,
             requests_in_flight=self._worker.in_flight,
             tracks=self._worker.served_versions(),
