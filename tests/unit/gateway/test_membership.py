@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -172,8 +173,11 @@ def test_records_read_again_change_nothing() -> None:
     assert topic.members.workers()[0].ready
 
 
-def test_a_worker_without_a_usable_address_is_ignored() -> None:
-    assert not Topic().put("a", 0, url="")
+@pytest.mark.parametrize("url", ["", "a:1", "ftp://a", "http://", "http://[bad", "http://a:port", "http://a:99999"])
+def test_a_worker_without_a_usable_address_is_ignored(url: str) -> None:
+    topic = Topic()
+    assert not topic.put("a", 0, url=url)
+    assert topic.urls() == []
 
 
 def test_the_worker_heard_last_has_an_address_that_two_announce() -> None:

@@ -7,6 +7,7 @@ calls show which worker is away.
 """
 
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from stepstream.services.gateway.worker_pool import AnnouncedWorker
 from stepstream.topics.events import WorkerStatus
@@ -20,7 +21,7 @@ RECENT_S = 600.0
 A worker's second status tells: records of the past arrive faster than they were written.
 """
 _GAPS = 3
-_SCHEMES = ("http://", "https://")
+_SCHEMES = ("http", "https")
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class Membership:
         age_s = (wall_us - at_us) / 1e6
         if age_s > RECENT_S and status["state"] == "stopping":
             return self._remove(worker_id)
-        if (age_s > RECENT_S and not self._is_behind(worker_id, age_s, now)) or not status["url"].startswith(_SCHEMES):
+        if (age_s > RECENT_S and not self._is_behind(worker_id, age_s, now)) or not _is_address(status["url"]):
             return False
         if now - self._heard > SILENT_INTERVALS * self._interval_s:
             for member in self._members.values():  # Kafka can be read again: give each the time to be heard
@@ -129,6 +130,15 @@ class Membership:
 
     def _patience_s(self, member: _Member) -> float:
         return SILENT_INTERVALS * max(self._interval_s, *member.gaps, 0.0)
+
+
+def _is_address(url: str) -> bool:
+    """Return True if calls can be sent to a base address."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def announced_worker(status: WorkerStatus) -> AnnouncedWorker:
