@@ -18,9 +18,7 @@ from stepstream.services.inference.engine import EngineError
     ],
     ids=["engine", "engine, at a load", "log"],
 )
-def test_a_worker_that_ends_says_whose_fault_it_is(
-    failed: EngineError | None, ended: Exception, message: str
-) -> None:
+def test_a_worker_that_ends_says_whose_fault_it_is(failed: EngineError | None, ended: Exception, message: str) -> None:
     async def fault() -> str:
         of_engine: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
         of_watcher: Future[None] = Future()
