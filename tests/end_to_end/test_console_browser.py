@@ -47,6 +47,9 @@ VERSIONS = (
 )
 NAVIGATION = "[...document.querySelectorAll('nav a')].map((link) => link.textContent)"
 EXCESS_PX = "document.documentElement.scrollWidth - innerWidth"
+HIDDEN_SECTIONS = (
+    "[...document.querySelectorAll('main section')].filter((one) => !one.offsetHeight).map((one) => one.ariaLabel)"
+)
 SERIOUS = """(async () => {
   const { violations } = await axe.run(document, { resultTypes: ['violations'], preload: false, ...%s });
   return violations.filter(({ impact }) => ['serious', 'critical'].includes(impact)).flatMap(({ id, nodes }) =>
@@ -235,6 +238,7 @@ async def test_pages_fit_the_screen_and_are_accessible(
         found[f"{path}, other colours"] = await admin.evaluate(SERIOUS % json.dumps(CONTRAST))
         await admin.resize(390)
         await admin.wait_until(f"{EXCESS_PX} <= 0")  # charts are drawn again
+        assert await admin.evaluate(HIDDEN_SECTIONS) == [], path
         found[f"{path}, phone"] = await admin.evaluate(SERIOUS % json.dumps(LAYOUT))
     faults = [f"{path}: {fault}" for path, found_there in found.items() for fault in found_there]
     assert not faults, "\n".join(faults)

@@ -30,7 +30,7 @@ export function drawHeader(user, status) {
       <a class="brand" href="/overview"><img src="/static/icon.svg" alt="" width="26" height="26">Stepstream</a>
       <p id="status" role="status" data-state=${status}><span class="dot" aria-hidden="true"></span><span id="status-text">${STATES[status]}</span></p>
       ${who}
-      ${user ? html`<button type="button" id="share" aria-label="Copy link" title="Copy a link to what is shown, which shows the same range later" @click=${() => dispatchEvent(new Event("share"))}>Copy<span class="wide"> link</span></button>` : nothing}
+      ${user ? html`<button type="button" id="share" aria-label="Copy link" title="Copy a link to what is shown, which shows the same range later" @click=${() => dispatchEvent(new Event("share"))}>Copy<span> link</span></button>` : nothing}
       <button type="button" id="keys" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" @click=${() => dispatchEvent(new Event("help"))}>?</button>
       <button type="button" id="theme" aria-label="Switch between light and dark" title="Switch between light and dark (t)" @click=${toggle}>◐</button>`,
     byId("header"),
