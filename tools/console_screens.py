@@ -2,7 +2,7 @@
 
 The console runs without login, over data of `make demo-control`, `make demo` or your own. Chromium draws the pages,
 each once in light, three in dark, one as on a phone; the time from the request to the drawn page is printed. Two
-attempts of one group are looked up for the pages that show trajectories.
+attempts of one group, one that succeeded and one that failed, are looked up for the pages that show trajectories.
 """
 
 import asyncio
@@ -36,10 +36,18 @@ def addresses(console: str) -> dict[str, str]:
         with urllib.request.urlopen(f"{console}{path}", timeout=60) as reply:
             return json.load(reply)
 
-    found = get("/api/trajectories?since=90d&outcome=success")["trajectories"]
-    tenant, left = found[0]["tenant"], found[0]["trajectory_id"]
-    group = get(f"/api/trajectory?tenant={tenant}&id={left}")["group"]
-    right = next((row["trajectory_id"] for row in group if row["trajectory_id"] != left), left)
+    def attempts(outcome: str) -> list[Any]:
+        found: list[Any] = get(f"/api/trajectories?since=90d&outcome={outcome}")["trajectories"]
+        return found
+
+    succeeded = attempts("success")
+    tenant, left = succeeded[0]["tenant"], succeeded[0]["trajectory_id"]
+    right = left
+    for failed in attempts("failure"):
+        group = get(f"/api/trajectory?tenant={failed['tenant']}&id={failed['trajectory_id']}")["group"]
+        if better := [row["trajectory_id"] for row in group if row["success"]]:
+            tenant, left, right = failed["tenant"], better[0], failed["trajectory_id"]
+            break
     tools = [row["tool"] for row in get("/api/tools?since=7d")["tools"]]
     return {
         "overview": "/overview?since=7d",
@@ -66,6 +74,7 @@ async def take(page: Page, address: str, theme: str, width: int, most: int) -> t
     await page.go(address)
     await page.wait_until("document.querySelector('main')?.dataset.page")
     drawn = await page.evaluate("window.drawnAt")
+    await page.wait_until("!document.querySelector('main [aria-busy=true]')")
     height = min(most, await page.evaluate("document.documentElement.scrollHeight"))
     await page.resize(width, height)
     await asyncio.sleep(0.5)  # charts draw again after the window has changed
