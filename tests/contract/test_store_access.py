@@ -64,6 +64,7 @@ HOLES = {
     "file() in a view()": "SELECT * FROM view(SELECT * FROM file('{secret}', 'LineAsString'))",
     "a default in format()": f"SELECT * FROM format(JSONEachRow, '{_SECRET_STRUCTURE}', '{{{{\"a\": 1}}}}')",
     "format() without the analyzer": "SELECT 1 IN format(JSONEachRow, 'a UInt8', '1') SETTINGS enable_analyzer = 0",
+    "hidden rows": "SELECT * FROM t SETTINGS apply_deleted_mask = 0",
     "python()": "SELECT * FROM python(settings)",
     "a file as a table": "SELECT * FROM `{secret}`",
     "FROM INFILE": "INSERT INTO t FROM INFILE '{secret}' FORMAT LineAsString",

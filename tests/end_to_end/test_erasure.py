@@ -270,7 +270,10 @@ def test_one_proof_names_what_both_attempts_removed(world: World, erased: dict[s
     assert sum(one["records"] for one in proof["made_unreadable"]) == erased["records_unreadable"]
     assert {"steps", "feedback", "trajectories"} <= proof["rows_deleted"].keys()
     assert sum(proof["rows_deleted"].values()) == erased["rows_deleted"]
-    assert {one["place"] for one in proof["remaining"]} == {"compaction", "snapshots"}
+    assert {one["place"] for one in proof["remaining"]} == {"compaction", "snapshots", "store"}
+    [hidden] = [one for one in proof["remaining"] if one["place"] == "store"]
+    assert hidden["records"] == erased["rows_hidden"] > 0
+    assert hidden["until_us"] > proof["occurred_at_us"]
     assert ADA not in str(proof)
     assert stepstream(world.settings, "erasures", "index").status == 0
     assert world.value("SELECT uniqExact(topic) FROM person_index") == 5
@@ -302,6 +305,20 @@ def test_no_table_names_the_erased_person(world: World, erased: dict[str, Any]) 
     assert world.value(unerased) == 0
 
 
+def hidden_rows(world: World, table: str) -> int:
+    """Return the number of rows in the active parts that no query finds."""
+    stored = "SELECT sum(rows) FROM system.parts WHERE active AND database = currentDatabase() AND table = '{0}'"
+    return int(world.value(stored.format(table))) - int(world.value(f"SELECT count() FROM {table}"))
+
+
+def test_a_rewriting_removes_the_hidden_rows_from_the_parts(world: World, erased: dict[str, Any]) -> None:
+    assert hidden_rows(world, "steps") > 0
+    assert {"steps", "step_contents", "feedback"} <= world.run_command("erasures", "rewrite")["parts"].keys()
+    for table in ("steps", "step_contents", "feedback", "trajectories"):
+        assert hidden_rows(world, table) == 0, table
+    assert world.run_command("erasures", "rewrite")["parts"] == {}
+
+
 def test_no_file_names_the_erased_person(world: World, erased: dict[str, Any]) -> None:
     data = world.settings.paths.data
     for folder in ("logs", "spool", "secrets", "erasures"):
@@ -330,9 +347,12 @@ def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any])
 
 
 def test_a_second_erasure_covers_only_later_records(world: World, erased: dict[str, Any]) -> None:
-    again = world.run_command("erase", "--subject", ADA)
+    again = world.run_command("erase", "--subject", ADA, "--rewrite")
     assert set(again["trajectories"]) == {"a-gateway", "a-plain", "shared", "a-spooled", "a-again"}
     assert (again["partitions_cut"], again["checkpoints"]) == ({}, ["both@1", "demo@1"])
+    assert again["rows_deleted"] > again["rows_hidden"] == 0
+    [proof] = world.run_command("erasures", "show", again["request_id"])
+    assert "store" not in {one["place"] for one in proof["remaining"]}
 
     def nothing_is_left() -> bool:  # rows of the labels without content may arrive after the second erasure
         third = world.run_command("erase", "--subject", ADA)

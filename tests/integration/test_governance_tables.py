@@ -1,14 +1,17 @@
 """Test governance in ClickHouse: later consents apply to stored steps, and deleted rows leave no data."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
 from sample_records import SAMPLES, T0_US, feedback, step, trajectory
+from waiting import wait_until
 
 from stepstream.config import Settings
-from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse import connection, hidden_rows
 from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rows import TABLES, rows
@@ -18,7 +21,6 @@ from stepstream.jobs.erasure.delete_from_tables import (
     Target,
     count_rows,
     delete_rows,
-    remove_hidden,
     trajectories_of,
 )
 from stepstream.jobs.erasure.findings import Person
@@ -125,20 +127,21 @@ def test_only_the_rows_of_the_persons_are_deleted(client: Client, inserter: Inse
     counts = [client.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in ("steps", "trajectories")]
     assert counts == [5, 4]
     # The rows are gone from the active parts once these are rewritten, and no stored statement names them.
-    remove_hidden(client)
+    assert stored_rows(client) == 5 + 5
+    rewrite(client)
     assert stored_rows(client) == 5
     statements = client.query("SELECT command FROM system.mutations WHERE database = 'governance'").result_rows
     assert any('"a1"' in command for (command,) in statements)
     assert not any("ada" in command or "zoe" in command for (command,) in statements)
 
 
-def put_days(inserter: Inserter) -> None:
+def put_days(inserter: Inserter, prefix: str = "") -> None:
     """Insert a step of Ada and one of Bob on each of three days."""
     for day in range(3):
         put(
             inserter,
             "governed-steps",
-            *(step(f"{user}{day}", user=user, occurred_at_us=T0_US + day * DAY_US) for user in ("ada", "bob")),
+            *(step(f"{prefix}{user}{day}", user=user, occurred_at_us=T0_US + day * DAY_US) for user in ("ada", "bob")),
         )
 
 
@@ -149,6 +152,10 @@ def delete_ada(client: Client) -> None:
     delete_rows(client, [Target(person, trajectories[person], request)])
     assert request.rows == {"consents": 0, "step_contents": 3, "steps": 3, "feedback": 0, "trajectories": 0}
     assert client.query("SELECT DISTINCT user FROM steps").result_rows == [("bob",)]
+
+
+def rewrite(client: Client) -> dict[str, int]:
+    return hidden_rows.rewrite(client, lambda _: None)
 
 
 def mutations(client: Client) -> set[tuple[str, str, str]]:
@@ -165,51 +172,130 @@ def stored_rows(client: Client) -> int:
     return int(client.query(query).result_rows[0][0])
 
 
-def test_compact_parts_of_all_days_are_rewritten_once(client: Client, inserter: Inserter) -> None:
-    put_days(inserter)
-    before = mutations(client)
-    delete_ada(client)
-    assert stored_rows(client) == 3
-    remove_hidden(client)
-    assert sorted((table, word) for table, _, word in mutations(client) - before) == [
-        ("step_contents", "DELETE"),
-        ("steps", "DELETE"),
-    ]
-
-
-def test_wide_parts_of_all_days_are_rewritten_once(client: Client, inserter: Inserter) -> None:
-    client.command("ALTER TABLE steps MODIFY SETTING min_bytes_for_wide_part = 0")
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_of_all_days_are_hidden_and_their_parts_rewritten_once(
+    client: Client, inserter: Inserter, wide: bool
+) -> None:
+    client.command(f"ALTER TABLE steps MODIFY SETTING min_bytes_for_wide_part = {0 if wide else 10 << 20}")
     try:
         put_days(inserter)
     finally:
         client.command("ALTER TABLE steps RESET SETTING min_bytes_for_wide_part")
     before = mutations(client)
     delete_ada(client)
-    assert stored_rows(client) == 3
-    remove_hidden(client)
-    assert sorted((table, word) for table, _, word in mutations(client) - before) == [
-        ("step_contents", "DELETE"),
-        ("steps", "DELETE"),
-    ]
-
-
-def test_rows_that_an_earlier_release_hid_are_removed(client: Client, inserter: Inserter) -> None:
-    put_days(inserter)
-    client.command("DELETE FROM steps WHERE user = 'ada'", settings={"mutations_sync": 2})
     assert stored_rows(client) == 6
-    remove_hidden(client)
+    assert rewrite(client)["steps"] == 3
     assert stored_rows(client) == 3
+    assert sorted((table, word) for table, _, word in mutations(client) - before) == [
+        ("step_contents", "APPLY"),
+        ("step_contents", "UPDATE"),
+        ("steps", "APPLY"),
+        ("steps", "UPDATE"),
+    ]
+    assert rewrite(client) == {}
+
+
+def test_a_rewriting_begins_once_for_all_that_was_hidden_before(client: Client, inserter: Inserter) -> None:
+    """`begin_rewriting` does not wait for the end; two processes may call it at once."""
+    since_s = int(time.time()) - 3600
+    assert hidden_rows.begin_rewriting(client, since_s) == {}
+    put_days(inserter)
+    delete_ada(client)
+    assert hidden_rows.begin_rewriting(client, since_s)["steps"] == 3
+    wait_until(lambda: stored_rows(client) == 3 and not hidden_rows.hidden_parts(client))
+    put_days(inserter, "later-")
+    delete_ada(client)
+    assert hidden_rows.begin_rewriting(client, since_s) == {}, "the next one is due at the next interval"
+    assert stored_rows(client) == 3 + 6
+    # Two at once: each has seen none that has begun.
+    later_s = int(time.time()) + 3600
+    for _ in range(2):
+        hidden_rows.begin_rewriting(client, later_s)
+    wait_until(lambda: not hidden_rows.hidden_parts(client))
+    assert client.query("SELECT count() FROM steps").result_rows[0][0] == 6
+
+
+def test_a_row_with_the_source_key_of_an_erased_one_stays(client: Client, inserter: Inserter) -> None:
+    """Tenants, and trajectories of one tenant, may use the same event id."""
+    put(inserter, "governed-steps", step("mine", user="ada", event_id="e"), step("other", user="ada"))
+    put(inserter, "governed-steps", step("bobs", user="bob", event_id="e"), step("theirs", event_id="e", tenant="else"))
+    put(inserter, "governed-feedback", feedback(event_id="f", user="ada", trajectory_id="mine"))
+    put(inserter, "governed-feedback", feedback(event_id="f", user="bob", trajectory_id="bobs"))
+    put(inserter, "labeled-trajectories", trajectory("mine", user="ada"), trajectory("mine", user="eve", tenant="else"))
+    person, request = Person("default", "ada"), ErasureRequest("t", 0)
+    trajectories = trajectories_of(client, [person])
+    assert delete_rows(client, [Target(person, trajectories[person], request)]) == 2 + 2 + 1 + 1
+    assert request.rows == {"consents": 0, "step_contents": 2, "steps": 2, "feedback": 1, "trajectories": 1}
+    for table, left in (("steps", 2), ("step_contents", 2), ("feedback", 1), ("trajectories", 1)):
+        assert client.query(f"SELECT count() FROM {table}").result_rows == [(left,)], table
+
+
+HIDDEN = "SELECT user FROM steps SETTINGS apply_deleted_mask = 0"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        HIDDEN,
+        f"SELECT '' UNION ALL {HIDDEN}",
+        "SELECT user FROM steps SETTINGS `apply_deleted\\x5fmask` = 0",
+        "SELECT * FROM mergeTreeIndex(currentDatabase(), 'steps')",
+        "SELECT * FROM mergeTreeTextIndex(currentDatabase(), 'step_contents', 'words')",
+    ],
+)
+@pytest.mark.parametrize("reads_only", [True, False])
+def test_what_could_show_hidden_rows_is_refused(
+    settings: Settings, client: Client, query: str, reads_only: bool
+) -> None:
+    with (
+        connection.connect(settings, database="governance", reads_only=reads_only) as asking,
+        pytest.raises(ClickHouseError, match=r"apply_deleted_mask|mergeTree"),
+    ):
+        asking.query(query)
+
+
+@pytest.mark.parametrize("reads_only", [True, False])
+def test_no_setting_of_a_request_shows_hidden_rows(settings: Settings, client: Client, reads_only: bool) -> None:
+    with (
+        connection.connect(settings, database="governance", reads_only=reads_only) as asking,
+        pytest.raises(ClickHouseError, match="apply_deleted_mask"),
+    ):
+        asking.query("SELECT user FROM steps", settings={"apply_deleted_mask": 0})
+
+
+def test_hidden_rows_are_in_no_answer(settings: Settings, client: Client, inserter: Inserter) -> None:
+    put_days(inserter)
+    delete_ada(client)
+    with connection.connect(settings, database="governance", reads_only=True) as reader:
+        for query in (
+            "SELECT user FROM steps WHERE _row_exists = 0",
+            "SELECT user FROM steps PREWHERE NOT _row_exists",
+            "SELECT user FROM steps FINAL WHERE user = 'ada'",
+            "SELECT user FROM steps WHERE trajectory_id = 'ada0'",
+            "SELECT user FROM merge(currentDatabase(), '^steps$') WHERE user = 'ada'",
+            "SELECT messages FROM step_contents WHERE startsWith(trajectory_id, 'ada')",
+            # The engine ignores the setting in a subquery.
+            f"SELECT user FROM ({HIDDEN}) WHERE user = 'ada'",
+            f"WITH s AS ({HIDDEN}) SELECT user FROM s WHERE user = 'ada'",
+            f"SELECT 1 WHERE 'ada' IN ({HIDDEN})",
+            f"SELECT user FROM view({HIDDEN}) WHERE user = 'ada'",
+        ):
+            assert reader.query(query).result_rows == [], query
+        for query in ("SELECT count() FROM steps", "SELECT count() FROM steps FINAL", "SELECT sum(1) FROM steps"):
+            assert reader.query(query).result_rows == [(3,)], query
+    rewrite(client)
 
 
 def test_keys_of_several_statements_are_deleted(
     client: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delete_from_tables, "_KEYS_BYTES", 200)
+    monkeypatch.setattr(delete_from_tables, "_KEYS_BYTES", 60)
     put_days(inserter)
     before = mutations(client)
     delete_ada(client)
-    assert stored_rows(client) == 3
     assert sum(table == "steps" for table, _, _ in mutations(client) - before) == 2
+    rewrite(client)
+    assert stored_rows(client) == 3
 
 
 def test_a_consent_deleted_from_the_topic_is_deleted_from_the_table(client: Client, inserter: Inserter) -> None:

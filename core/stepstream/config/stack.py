@@ -37,6 +37,13 @@ class StoreSettings(Section):
     worker_status_days: int = setting(
         0, "Age of a worker's status at which its row is deleted; 0: never.", unit="days", ge=0
     )
+    rewrite_hours: int = setting(
+        24,
+        "Time between two rewritings of the parts with hidden rows of erased persons, counted from midnight (UTC) of "
+        "1970-01-01; 0: only by `stepstream erasures rewrite`. A start of the sink begins one that was missed.",
+        unit="h",
+        ge=0,
+    )
     query_s: float = setting(300.0, "Longest time of one statement in the embedded store.", unit="s", ge=1)
     query_memory_bytes: int = setting(
         4 * 1024**3, "Memory of one statement in the embedded store.", unit="bytes", ge=1024**2

@@ -27,17 +27,27 @@ _UNREACHABLE = 3
 )
 @click.option("--tenant", default="default", show_default=True, help="Their tenant.")
 @click.option("--wait", "wait_s", default=120.0, show_default=True, help="Seconds to wait for each job.")
+@click.option("--rewrite", is_flag=True, help="Rewrite the store's parts in this pass, not at night.")
 @click.option("--missing-keys", is_flag=True, help="List keys that sealed records name and `subject-keys` lacks.")
 @click.option("--declare-destroyed", is_flag=True, help="With --missing-keys: erase for ever what they sealed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as an object.")
 def erase(
-    subjects: tuple[str, ...], tenant: str, wait_s: float, missing_keys: bool, declare_destroyed: bool, as_json: bool
+    subjects: tuple[str, ...],
+    tenant: str,
+    wait_s: float,
+    rewrite: bool,
+    missing_keys: bool,
+    declare_destroyed: bool,
+    as_json: bool,
 ) -> None:
     """Erase persons from the log and the store; list the checkpoints that trained on them.
 
     One search of the log finds the records of all of them. A proof of what was removed is written to the log for
     each: see `stepstream erasures`. Broker, registry, store and the jobs must run. After an interruption run it again:
     it continues.
+
+    No query of the store returns the persons' rows afterwards. Their bytes stay on its disk until it rewrites its
+    parts, every `store.rewrite_hours`; with --rewrite it does so before the command ends.
 
     Exit status 0: erased; 1: some records stay readable, as the output lists, or the erasure is impossible; 3: a part
     does not answer, or a job is too far behind.
@@ -55,8 +65,10 @@ def erase(
     from stepstream.topics.codec import Codec
 
     settings = resolve_addresses(load())
-    if missing_keys == bool(subjects) or (declare_destroyed and not missing_keys):
-        raise click.UsageError("give either --subject, or --missing-keys with or without --declare-destroyed")
+    if missing_keys == bool(subjects) or (declare_destroyed and not missing_keys) or (rewrite and missing_keys):
+        raise click.UsageError(
+            "give either --subject, with or without --rewrite, or --missing-keys, with or without --declare-destroyed"
+        )
     wait_for_kafka(settings.kafka)
     if not subjects:
         _erase_missing_keys(settings, declare_destroyed, as_json)
@@ -70,6 +82,7 @@ def erase(
                 requested_by=getpass.getuser(),
                 wait_s=wait_s,
                 say=lambda line: click.echo(line, err=True),
+                rewrite=rewrite,
             )
     except (StoreUnavailableError, ClickHouseError, JobBehind, OSError) as error:
         click.echo(f"stepstream: {error}", err=True)
@@ -88,6 +101,8 @@ def erase(
         if not as_json:
             click.echo(f"proof: stepstream erasures show {done.request_id}")
             click.echo(f"erased: {done.records_unreadable} records unreadable, {done.rows_deleted} rows deleted")
+            if done.rows_hidden:
+                click.echo(f"hidden: {done.rows_hidden} of the rows stay on disk until the store rewrites its parts")
             click.echo(f"checkpoints that trained on the person: {', '.join(direct) or 'none'}")
             click.echo(f"checkpoints that descend from those: {', '.join(descend) or 'none'}")
         for topic, records in sorted(done.left.items()):
@@ -107,6 +122,7 @@ def _facts(done: "ErasureReport") -> dict[str, Any]:
         "keys_destroyed": done.keys_destroyed,
         "records_unreadable": done.records_unreadable,
         "rows_deleted": done.rows_deleted,
+        "rows_hidden": done.rows_hidden,
         "partitions_cut": done.partitions_cut,
         "consents_forgotten": done.consents_forgotten,
         "objects_removed": done.objects_removed,

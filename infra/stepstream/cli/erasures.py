@@ -1,4 +1,4 @@
-"""`stepstream erasures`: list the proofs of erasures, show one, and keep the index by person up to date."""
+"""`stepstream erasures`: list the proofs of erasures, show one, keep the index by person, and rewrite hidden rows."""
 
 import sys
 from contextlib import closing
@@ -17,7 +17,7 @@ _UNREACHABLE = 3
 
 @click.group()
 def erasures() -> None:
-    """Proofs of what `stepstream erase` removed and left, and its index."""
+    """Proofs of what `stepstream erase` removed and left, its index, and the rows that it hid."""
 
 
 @erasures.command("list")
@@ -77,6 +77,32 @@ def index_persons() -> None:
         raise click.ClickException(str(error)) from None
 
 
+@erasures.command("rewrite")
+@click.option("--json", "as_json", is_flag=True, help="Print the number of rewritten parts by table, as an object.")
+def rewrite_parts(as_json: bool) -> None:
+    """Rewrite the store's parts that hold hidden rows of erased persons now, and wait for the end.
+
+    The sink does so every `store.rewrite_hours`. The replaced parts leave the disk a minute later. Exit status 3: the
+    store does not answer.
+    """
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    from stepstream.jobs.clickhouse import hidden_rows
+    from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
+
+    settings = resolve_addresses(load())
+    try:
+        with closing(connect(settings, database=settings.clickhouse.database)) as client:
+            rewritten = hidden_rows.rewrite(client, lambda line: click.echo(line, err=True))
+    except (StoreUnavailableError, ClickHouseError) as error:
+        click.echo(f"stepstream: {error}", err=True)
+        sys.exit(_UNREACHABLE)
+    if as_json:
+        click.echo(_json({"parts": rewritten}))
+    else:
+        click.echo("\n".join(f"{table}: {parts} parts" for table, parts in rewritten.items()) or "no rows are hidden")
+
+
 def _print(proof: Any) -> None:
     click.echo(f"request   {proof['request_id']} by {proof['requested_by']}, {_time(proof['requested_at_us'])}")
     click.echo(f"subject   {proof['subject']} of tenant {proof['tenant']}")
@@ -89,7 +115,8 @@ def _print(proof: Any) -> None:
     for table, rows in sorted(proof["rows_deleted"].items()):
         click.echo(f"  {'rows':<11} {table}: {rows}")
     for one in proof["remaining"]:
-        records = "" if one["records"] is None else f" ({one['records']} records)"
+        unit = "rows" if one["place"] == "store" else "records"
+        records = "" if one["records"] is None else f" ({one['records']} {unit})"
         until = "" if one["until_us"] is None else f", until {_time(one['until_us'])}"
         click.echo(f"  {'remaining':<11} {one['place']}{records}{until}: {one['reason']}")
 

@@ -3,6 +3,9 @@
 Run it as `python -m stepstream.jobs.sink`. `clickhouse/rows.py` maps a record to rows. Offsets are committed after
 ClickHouse acknowledges the insert. A record that is delivered again replaces its own rows, by the keys of the tables.
 So the job has no state.
+
+Beside that, it begins the rewriting of parts with hidden rows when it is due (`clickhouse/hidden_rows.py`): it runs
+beside every store, embedded or not. ClickHouse does the work in the background.
 """
 
 import logging
@@ -16,6 +19,7 @@ from stepstream.config import Settings
 from stepstream.core.metrics.stream_jobs import REFRESH_LAG
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import sealing_codec
+from stepstream.jobs.clickhouse import hidden_rows
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.retention import days_of, expired_tables
@@ -41,8 +45,8 @@ NAME = "store"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 _REFRESH_LAG = REFRESH_LAG.create()
-_MEASURE_EVERY_S = 10.0
-"""Time between two measurements of the age of the rollups."""
+_LOOK_EVERY_S = 10.0
+"""Time between two looks at the age of the rollups, and at whether a rewriting is due."""
 
 
 T = TypeVar("T")
@@ -56,7 +60,10 @@ class SinkProcessor:
         self._codec = sealing_codec(settings, keep_arrays=True)
         self._inserter = Inserter(settings, cancelled)
         self._spans = open_spans(settings, NAME)
-        self._measure_at_s = 0.0
+        self._look_at_s = 0.0
+        self._rewrite_hours = settings.store.rewrite_hours
+        self._rewriting_s: int | None = None
+        """Due time (Unix, seconds) of the newest rewriting that was begun, or needless."""
         self._days = days_of(settings.store)
         self._publisher = TransactionalPublisher(
             settings, self._codec, f"{NAME}/{VERSION}", transactional_id_of(settings, NAME), cancelled
@@ -73,12 +80,25 @@ class SinkProcessor:
         """Do nothing: the job has no state."""
 
     def tick(self) -> None:
-        """Export how long ago the rollups were refreshed, at most every 10 s."""
-        if time.monotonic() >= self._measure_at_s:
-            self._measure_at_s = time.monotonic() + _MEASURE_EVERY_S
+        """Export how long ago the rollups were refreshed, and begin a rewriting that is due, at most every 10 s."""
+        if time.monotonic() >= self._look_at_s:
+            self._look_at_s = time.monotonic() + _LOOK_EVERY_S
             lag = self._inserter.refresh_lag_s()
             if lag is not None:
                 _REFRESH_LAG.set(lag)
+            self._rewrite_hidden_rows(time.time())
+
+    def _rewrite_hidden_rows(self, now_s: float) -> None:
+        """Begin the rewriting that was due last, unless a process has since."""
+        due_s = hidden_rows.last_due_s(now_s, self._rewrite_hours)
+        if due_s is None or due_s == self._rewriting_s:
+            return
+        begun = self._inserter.begin_rewriting(due_s)
+        if begun is None:
+            return  # the next look tries again
+        self._rewriting_s = due_s
+        for table, parts in begun.items():
+            log.info("ClickHouse rewrites %d parts of %s with hidden rows of erased persons", parts, table)
 
     def shut_down(self) -> None:
         """Close the connections."""

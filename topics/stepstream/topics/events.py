@@ -1400,9 +1400,9 @@ class ErasureRemainder(TypedDict):
     """Copies of a person's data that an erasure leaves."""
 
     place: str
-    """Topic, `snapshots` (of the stream jobs' state) or `compaction` (older records of compacted topics)."""
+    """Topic, `store` (hidden rows of the analytics store, which no query returns), `snapshots` (of the stream jobs' state) or `compaction` (older records of compacted topics)."""
     records: int | None
-    """Number of readable records; null: unknown."""
+    """Number of records or rows; null: unknown."""
     until_us: int | None
     """Time by which they are removed, in microseconds since the Unix epoch (UTC); null: no time is known."""
     reason: str

@@ -14,6 +14,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError,
 from clickhouse_connect.driver.insert import InsertContext
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse import hidden_rows
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.jobs.clickhouse.rollup_refresh import refresh_lag_s
@@ -106,6 +107,16 @@ class Inserter:
             return refresh_lag_s(self._connected())
         except _UNAVAILABLE:
             return None  # the next insert waits for it, and says so
+
+    def begin_rewriting(self, since_s: int) -> dict[str, int] | None:
+        """Begin to rewrite parts with hidden rows, as `hidden_rows.begin_rewriting`; None: ClickHouse is away."""
+        try:
+            return hidden_rows.begin_rewriting(self._connected(), since_s)
+        except DatabaseError as error:
+            log.warning("ClickHouse does not rewrite parts with hidden rows, tried again: %s", str(error)[:300])
+            return None
+        except _UNAVAILABLE:
+            return None
 
     def close(self) -> None:
         """Close the connection."""

@@ -1,10 +1,11 @@
 """Delete the rows of some persons from ClickHouse, in one pass over each table.
 
 Statements that change a table select rows by keys and event ids, not by the persons' names: ClickHouse stores the text
-of a mutation beside the data, and the names must not stay there. `ALTER … DELETE` rewrites each part with such rows
-once. A lightweight `DELETE`, which hides the rows by a mask until the parts are rewritten, takes a third more in all
-(docs/measured/store.md). Deletions fire no materialized views: they mark the hours, so that their rollups are computed
-again.
+of a mutation beside the data, and the names must not stay there. A lightweight `DELETE` hides the rows from every
+query; `clickhouse/hidden_rows.py` rewrites the parts later, once for all erasures of a day. To hide a row by one column
+of its identity takes a quarter of the time that the whole identity takes (docs/measured/store.md): the rest of the
+identity is compared before, in a query. Deletions fire no materialized views: they mark the hours, so that their
+rollups are computed again.
 """
 
 from collections import Counter
@@ -29,6 +30,7 @@ _NUMBERS_BYTES = 40
 _KEYS_TYPE = "Array(Tuple(String, UInt32, String, Array(Array(UInt64))))"
 _MUTATION = {
     "mutations_sync": 2,
+    "lightweight_deletes_sync": 2,
     # Replicated tables refuse subqueries, which may differ among replicas. These are of constants.
     "allow_nondeterministic_mutations": 1,
 }
@@ -45,6 +47,8 @@ class _Facts:
     key: tuple[str, ...]
     """Expressions of the identity: the tenant, the start of a time range in the primary key, the trajectory, and
     numbers."""
+    short: int
+    """Index, in `key`, of the column that tells nearly all rows apart."""
     nameless: bool
     """True if rows that name nobody belong to the person in the person's own trajectories. False: all rows about a
     trajectory in which the person took part do."""
@@ -54,11 +58,28 @@ class _Facts:
 
 _BUCKET = "toStartOfFiveMinutes(occurred_at)"
 _STEPS = _Facts(
-    "steps", ("step_contents", "steps"), ("tenant", _BUCKET, "trajectory_id", "step_index", "source_key"), True, "steps"
+    find_in="steps",
+    delete_from=("step_contents", "steps"),
+    key=("tenant", _BUCKET, "trajectory_id", "step_index", "source_key"),
+    short=4,
+    nameless=True,
+    dirty="steps",
 )
-_FEEDBACK = _Facts("feedback", ("feedback",), ("tenant", _BUCKET, "trajectory_id", "source_key"), True, "")
+_FEEDBACK = _Facts(
+    find_in="feedback",
+    delete_from=("feedback",),
+    key=("tenant", _BUCKET, "trajectory_id", "source_key"),
+    short=3,
+    nameless=True,
+    dirty="",
+)
 _TRAJECTORIES = _Facts(
-    "trajectories", ("trajectories",), ("tenant", "toStartOfHour(opened_at)", "trajectory_id"), False, "trajectories"
+    find_in="trajectories",
+    delete_from=("trajectories",),
+    key=("tenant", "toStartOfHour(opened_at)", "trajectory_id"),
+    short=2,
+    nameless=False,
+    dirty="trajectories",
 )
 _FACTS = (_STEPS, _FEEDBACK, _TRAJECTORIES)
 # One column first: few rows pass it, and only these are compared in full.
@@ -66,11 +87,6 @@ _PERSONS = "user IN (SELECT name FROM persons) AND (tenant, user) IN (SELECT ten
 _ABOUT = "trajectory_id IN (SELECT name FROM about) AND (tenant, trajectory_id) IN (SELECT tenant, name FROM about)"
 _PERSONS_OR_NAMELESS = f"""
 user IN (SELECT name FROM persons UNION ALL SELECT '') AND (({_PERSONS}) OR (user = '' AND {_ABOUT}))
-"""
-# An erasure that an earlier release began may have hidden rows.
-_HIDDEN = """
-SELECT DISTINCT table FROM system.parts
-WHERE database = currentDatabase() AND active AND has_lightweight_delete AND table IN {tables:Array(String)}
 """
 _Pair = tuple[str, str]
 _Key = tuple[Any, ...]
@@ -128,6 +144,8 @@ def trajectories_of(client: Client, persons: Collection[Person]) -> dict[Person,
 def delete_rows(client: Client, targets: Sequence[Target]) -> int:
     """Delete every row of the persons and return their number. On return, no query finds the rows.
 
+    The rows' bytes stay in their parts until these are rewritten (`clickhouse/hidden_rows.py`).
+
     Raises:
         ClickHouseError: the store is unavailable or rejects a query; run it again.
     """
@@ -137,21 +155,6 @@ def delete_rows(client: Client, targets: Sequence[Target]) -> int:
     _delete_times(client, targets)
     _delete_days(client, targets)
     return deleted
-
-
-def remove_hidden(client: Client) -> None:
-    """Rewrite the parts with rows that an earlier release hid.
-
-    Old parts are gone from the disk after `old_parts_lifetime`.
-
-    Raises:
-        ClickHouseError: the store is unavailable; run it again.
-    """
-    tables = ["trajectory_times", "user_days", *(table for facts in _FACTS for table in facts.delete_from)]
-    # One statement a table: each rewrites its parts once and links the others. One a partition would link every part of
-    # the table again for each day.
-    for (table,) in client.query(_HIDDEN, parameters={"tables": tables}).result_rows:
-        client.command(f"ALTER TABLE {table} APPLY DELETED MASK", settings={"mutations_sync": 2})
 
 
 def count_rows(client: Client, targets: Sequence[Target]) -> int:
@@ -208,11 +211,12 @@ def _delete(client: Client, facts: _Facts, owners: Mapping[_Key, int], targets: 
     _mark(client, facts, hours)
     deleted = 0
     for table in facts.delete_from:
-        present = _count(client, table, facts, owners)
+        present, shared = _present(client, table, facts, owners)
         for number, target in enumerate(targets):
             target.counts.plan_rows(f"{table} by key", table, present[number])
         if present:
-            _remove(client, table, _conditions(facts, owners))
+            _remove(client, table, _short_conditions(facts, owners.keys() - shared))
+            _remove(client, table, _conditions(facts, shared))
         for target in targets:
             target.counts.rows_removed(f"{table} by key", table)
         deleted += present.total()
@@ -227,14 +231,18 @@ def _mark(client: Client, facts: _Facts, hours: Sequence[int]) -> None:
         client.insert("dirty_hours", marks, column_names=["of", "hour", "at"])
 
 
-def _count(client: Client, table: str, facts: _Facts, owners: Mapping[_Key, int]) -> Counter[int]:
-    """Return the number of rows of each owner."""
+def _present(client: Client, table: str, facts: _Facts, owners: Mapping[_Key, int]) -> tuple[Counter[int], set[_Key]]:
+    """Return the number of rows of each owner, and the identities of which others' rows share the short column."""
     rows: Counter[int] = Counter()
-    for where in _conditions(facts, owners):
+    foreign = set()
+    for where in _short_conditions(facts, owners):
         query = f"SELECT {_columns(facts)}, count() FROM {table} WHERE {where} GROUP BY {', '.join(facts.key)}"
         for *key, present in client.query(query).result_rows:
-            rows[owners[tuple(key)]] += int(present)
-    return rows
+            if (owner := owners.get(tuple(key))) is None:
+                foreign.add(key[facts.short])
+            else:
+                rows[owner] += int(present)
+    return rows, {key for key in owners if key[facts.short] in foreign} if foreign else set()
 
 
 def _columns(facts: _Facts) -> str:
@@ -243,10 +251,39 @@ def _columns(facts: _Facts) -> str:
 
 
 def _remove(client: Client, table: str, conditions: Iterable[str], parameters: Mapping[str, Any] | None = None) -> None:
-    """Delete the rows for which one of the conditions holds; `parameters` are those of the conditions."""
+    """Hide the rows for which one of the conditions holds; `parameters` are those of the conditions."""
     for where in conditions:
-        command = f"ALTER TABLE {table} DELETE WHERE {where}"
-        client.command(command, parameters=dict(parameters or {}), settings=_MUTATION)
+        client.command(f"DELETE FROM {table} WHERE {where}", parameters=dict(parameters or {}), settings=_MUTATION)
+
+
+def _short_conditions(facts: _Facts, keys: Iterable[_Key]) -> Iterator[str]:
+    """Yield conditions of which one holds for each row that has the tenant and the short column of an identity.
+
+    As in `_conditions`. A few rows of others may share both.
+    """
+    column = facts.key[facts.short]
+    of_type = "String" if column == "trajectory_id" else "UInt64"
+    tenants: set[str] = set()
+    values: list[Any] = []
+    size = 0
+
+    def condition() -> str:
+        return (
+            f"tenant IN ({', '.join(map(_quoted, sorted(tenants)))}) AND "
+            f"{column} IN (SELECT arrayJoin(JSONExtract({_literal(values)}, 'Array({of_type})')))"
+        )
+
+    for key in sorted(keys, key=lambda key: (key[1], key)):
+        value = key[facts.short]
+        added = len(_literal(value)) + 2 + (0 if key[0] in tenants else len(_quoted(key[0])))
+        if values and size + added > _KEYS_BYTES:
+            yield condition()
+            tenants, values, size = set(), [], 0
+        tenants.add(key[0])
+        values.append(value)
+        size += added
+    if values:
+        yield condition()
 
 
 def _conditions(facts: _Facts, keys: Iterable[_Key]) -> Iterator[str]:
@@ -280,7 +317,12 @@ def _is_one_of(facts: _Facts, places: Mapping[tuple[str, int, str], list[list[in
 
 def _literal(value: Any) -> str:
     """Return JSON as a literal of SQL."""
-    return "'" + orjson.dumps(value).decode().replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return _quoted(orjson.dumps(value).decode())
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a literal of SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _delete_times(client: Client, targets: Sequence[Target]) -> None:

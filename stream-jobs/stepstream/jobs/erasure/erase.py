@@ -1,7 +1,7 @@
 """Erase persons in ordered steps. Run again, it continues after an interruption, or finds nothing left to do."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
 from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
+from stepstream.jobs.clickhouse import hidden_rows
 from stepstream.jobs.erasure import delete_from_log, delete_from_tables
 from stepstream.jobs.erasure.content_objects import remove_objects
 from stepstream.jobs.erasure.delete_from_tables import PersonTrajectories, Target
@@ -58,6 +59,8 @@ class ErasureReport:
     """Objects with the content of the person's large records."""
     request_id: str = ""
     """Key of the proof on `erasure-proofs`."""
+    rows_hidden: int = 0
+    """Number of the deleted rows that no query returns, and whose bytes stay on disk until the next rewriting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,14 @@ class _Erasing:
 
 
 def erase(
-    settings: Settings, client: Client, persons: Sequence[Person], *, requested_by: str, wait_s: float, say: Say
+    settings: Settings,
+    client: Client,
+    persons: Sequence[Person],
+    *,
+    requested_by: str,
+    wait_s: float,
+    say: Say,
+    rewrite: bool = False,
 ) -> list[ErasureReport]:
     """Delete all data of some persons, or make it unreadable.
 
@@ -82,9 +92,10 @@ def erase(
        findings for another attempt.
     2. Write the decision about each to the log and destroy the keys: sealed records become unreadable.
     3. Delete the unsealed records from the log, after their readers have processed them.
-    4. Delete the persons' consents, wait for the sink, delete the table rows, rewrite the parts with such rows, and
-       remove the objects of the persons' large records.
-    5. Write the proof to the log.
+    4. Delete the persons' consents, wait for the sink, hide the table rows from every query, and remove the objects of
+       the persons' large records. With `rewrite`, rewrite the parts with hidden rows; otherwise the sink does so within
+       `store.rewrite_hours`.
+    5. Write the proof to the log. It names the rows that are hidden and not removed yet.
 
     An attempt that follows an interrupted one continues its request, and there is one proof of both.
 
@@ -95,6 +106,7 @@ def erase(
         requested_by: name that the decisions record.
         wait_s: longest time to wait for each of the jobs `govern` and `store`, in seconds.
         say: receives lines about the progress.
+        rewrite: remove the bytes of the rows in this pass.
 
     Returns:
         A report about each person.
@@ -132,9 +144,12 @@ def erase(
     written = delete_from_log.end_offsets(settings, (*GOVERNED, DEAD_LETTERS, CONSENTS))
     delete_from_log.wait_until_read(settings, "store", written, wait_s)
     _delete_rows(client, erasing, say)
-    reports = [_report(settings, one, say) for one in erasing]
+    if rewrite:
+        hidden_rows.rewrite(client, say)
+    hidden = hidden_rows.hidden_parts(client)
+    reports = [_report(settings, one, hidden, say) for one in erasing]
     for number, (one, decision) in enumerate(zip(erasing, decisions, strict=True), 1):
-        send_proof(settings, build_proof(settings, decision, one.request, one.search.found))
+        send_proof(settings, build_proof(settings, decision, one.request, one.search.found, hidden))
         one.request.end(
             one.request_file
         )  # after the proof: killed between, the next attempt writes the same proof again
@@ -197,8 +212,8 @@ def _prepare(
     return _Erasing(Search(person, found, keys.keys() - my_ids), subject, live, my_consents, request, request_file)
 
 
-def _report(settings: Settings, one: _Erasing, say: Say) -> ErasureReport:
-    """Remove the objects of the person's large records; return what was removed in all."""
+def _report(settings: Settings, one: _Erasing, hidden: Collection[str], say: Say) -> ErasureReport:
+    """Remove the objects of the person's large records; return what was removed in all, and hidden in some tables."""
     found = one.search.found
     remove_objects(settings, sorted(found.objects))
     say(f"removed {len(found.objects)} objects of large records")
@@ -217,6 +232,7 @@ def _report(settings: Settings, one: _Erasing, say: Say) -> ErasureReport:
         labels=found.labels,
         objects_removed=len(found.objects),
         request_id=one.request.request_id,
+        rows_hidden=one.request.rows_of(hidden),
     )
 
 
@@ -298,10 +314,7 @@ class _SavedCounts:
 
 
 def _delete_rows(client: Client, erasing: Sequence[_Erasing], say: Say) -> None:
-    """Delete the persons' rows until none appear any more: a writer may have read some before the keys were destroyed.
-
-    Then rewrite the parts with such rows.
-    """
+    """Hide the persons' rows until none appear any more: a writer may have read some before the keys were destroyed."""
     targets = []
     for one in erasing:
         found = one.search.found
@@ -313,5 +326,4 @@ def _delete_rows(client: Client, erasing: Sequence[_Erasing], say: Say) -> None:
         time.sleep(_QUIET_S)
         if not delete_from_tables.count_rows(client, targets):
             break
-    delete_from_tables.remove_hidden(client)
-    say(f"deleted {deleted} rows")
+    say(f"hid {deleted} rows: no query returns them")

@@ -1,8 +1,10 @@
 """Write the proof of an erasure: an event on the log that names what was removed and what remains."""
 
+from collections.abc import Collection
 from importlib.metadata import version
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse import hidden_rows
 from stepstream.jobs.erasure.findings import Findings, OffsetRange
 from stepstream.jobs.erasure.request import ErasureRequest, parse_range_name
 from stepstream.topics.catalogue import (
@@ -27,10 +29,14 @@ from stepstream.topics.ids import derived_id, now_us
 from stepstream.topics.producer import EventProducer
 
 _SEND_S = 20.0
+_REWRITING_S = 3600
+"""Time that the proof allows for a rewriting (docs/measured/store.md: half a minute for ten million steps)."""
 
 
-def build_proof(settings: Settings, decision: Erasure, request: ErasureRequest, found: Findings) -> ErasureProof:
-    """Return the proof of a request whose removals are done."""
+def build_proof(
+    settings: Settings, decision: Erasure, request: ErasureRequest, found: Findings, hidden: Collection[str]
+) -> ErasureProof:
+    """Return the proof of a request whose removals are done, with hidden rows in the tables of `hidden`."""
     now = now_us()
     deleted = {parse_range_name(name): one for name, one in request.deleted.items()}
     return new_erasure_proof(
@@ -51,7 +57,7 @@ def build_proof(settings: Settings, decision: Erasure, request: ErasureRequest, 
         consents_deleted=request.consents,
         objects_removed=len(found.objects),
         trajectories=len(found.trajectories),
-        remaining=_remaining(settings, request, found, now),
+        remaining=_remaining(settings, request, found, hidden, now),
     )
 
 
@@ -79,7 +85,9 @@ def _ranges(ranges: dict[tuple[str, int], OffsetRange]) -> list[ErasedRange]:
     ]
 
 
-def _remaining(settings: Settings, request: ErasureRequest, found: Findings, now: int) -> list[ErasureRemainder]:
+def _remaining(
+    settings: Settings, request: ErasureRequest, found: Findings, hidden: Collection[str], now: int
+) -> list[ErasureRemainder]:
     left = []
     for topic, records in sorted(found.remaining.items()):
         retention_ms = int(TOPICS[topic].settings(settings)["retention.ms"])
@@ -98,6 +106,8 @@ def _remaining(settings: Settings, request: ErasureRequest, found: Findings, now
                 place="compaction", reason=f"replaced records of {topics} stay on disk until Kafka compacts the topic"
             )
         )
+    if rows := request.rows_of(hidden):
+        left.append(_hidden_rows(settings, rows, now))
     if found.trajectories and settings.jobs.snapshot_interval_s > 0:
         reason = (
             "snapshots of the stream jobs' state hold the person's name and sealed content until "
@@ -105,6 +115,24 @@ def _remaining(settings: Settings, request: ErasureRequest, found: Findings, now
         )
         left.append(new_erasure_remainder(place="snapshots", reason=reason))
     return left
+
+
+def removed_by_us(settings: Settings, now_us: int) -> int | None:
+    """Return the time by which rows that are hidden now are gone from the disk; None: `store.rewrite_hours` is 0."""
+    due_s = hidden_rows.next_due_s(now_us / 1e6, settings.store.rewrite_hours)
+    return None if due_s is None else (due_s + _REWRITING_S + hidden_rows.OLD_PARTS_S) * 1_000_000
+
+
+def _hidden_rows(settings: Settings, rows: int, now: int) -> ErasureRemainder:
+    until_us = removed_by_us(settings, now)
+    when = "at the next rewriting, which `store.rewrite_hours` sets" if until_us else "when its parts are rewritten"
+    return new_erasure_remainder(
+        place="store",
+        records=rows,
+        until_us=until_us,
+        reason=f"no query returns these rows; the store removes their bytes {when}: `stepstream erasures rewrite` "
+        "does so at once",
+    )
 
 
 def remaining_reason(topic: str) -> str:

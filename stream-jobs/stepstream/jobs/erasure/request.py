@@ -4,7 +4,7 @@ What is about to be removed is saved before it is. After a kill, what is left sh
 partition that now begins behind it, and rows that the table no longer has. The file holds no name and no content.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -61,6 +61,10 @@ class ErasureRequest:
     def rows_removed(self, step: str, table: str) -> None:
         """Record that the planned rows are deleted."""
         self.rows[table] = self.rows.get(table, 0) + self.rows_planned.pop(step, 0)
+
+    def rows_of(self, tables: Collection[str]) -> int:
+        """Return the number of deleted rows of some tables."""
+        return sum(rows for table, rows in self.rows.items() if table in tables)
 
     def save(self, path: Path) -> None:
         """Write the file so that a killed process leaves the old or the new one."""

@@ -27,6 +27,8 @@ class RefusingInserter:
     def __init__(self) -> None:
         self.inserted: list[tuple[str, Row]] = []
         self.lag_s: float | None = None
+        self.is_away = False
+        self.rewritings: list[int] = []
 
     def insert(self, table: str, batch: Sequence[Row]) -> dict[int, str]:
         agent = TABLES["steps"].columns.index("agent")
@@ -36,6 +38,12 @@ class RefusingInserter:
 
     def refresh_lag_s(self) -> float | None:
         return self.lag_s
+
+    def begin_rewriting(self, since_s: int) -> dict[str, int] | None:
+        if self.is_away:
+            return None
+        self.rewritings.append(since_s)
+        return {"steps": 1}
 
 
 class ListPublisher:
@@ -80,13 +88,34 @@ def test_a_refused_record_is_a_dead_letter_with_its_place_and_the_others_are_sto
     assert [table for table, _ in inserter.inserted].count("steps") == 2
 
 
-def test_the_age_of_the_rollups_is_exported_and_stays_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def looking(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> tuple[sink.SinkProcessor, RefusingInserter]:
+    """Return a processor that looks at the store at each tick."""
     inserter = RefusingInserter()
     monkeypatch.setattr(sink, "sealing_codec", lambda *_, **__: LocalCodec())
     monkeypatch.setattr(sink, "Inserter", lambda *_: inserter)
     monkeypatch.setattr(sink, "TransactionalPublisher", lambda *_: ListPublisher())
-    monkeypatch.setattr(sink, "_MEASURE_EVERY_S", 0)
-    processor = sink.SinkProcessor(Settings(), lambda: False)
+    monkeypatch.setattr(sink, "_LOOK_EVERY_S", 0)
+    return sink.SinkProcessor(settings, lambda: False), inserter
+
+
+def test_a_rewriting_begins_once_in_each_interval_when_the_store_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    midnight_s = 20_000 * 86_400
+    processor, inserter = looking(monkeypatch, Settings())
+    for passed_s, is_away in ((5, True), (15, False), (86_399, False), (86_400, False), (90_000, False)):
+        monkeypatch.setattr(time, "time", lambda passed_s=passed_s: midnight_s + passed_s)
+        inserter.is_away = is_away
+        processor.tick()
+    assert inserter.rewritings == [midnight_s, midnight_s + 86_400]
+
+
+def test_no_rewriting_begins_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor, inserter = looking(monkeypatch, Settings(store=StoreSettings(rewrite_hours=0)))
+    processor.tick()
+    assert inserter.rewritings == []
+
+
+def test_the_age_of_the_rollups_is_exported_and_stays_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor, inserter = looking(monkeypatch, Settings())
     for lag_s, exported in ((130.0, 130.0), (None, 130.0), (4.0, 4.0)):
         inserter.lag_s = lag_s
         processor.tick()
