@@ -169,7 +169,7 @@ class NoStore:
     """Client of a store without rows, which loses the rows of inserts."""
 
     def query(self, query: str, *_: Any, **__: Any) -> Any:
-        rows = [(0,)] if "count()" in query else []
+        rows = [(0,)] if "count()" in query and "GROUP BY" not in query else []
         return type("Result", (), {"result_rows": rows})()
 
     def insert(self, *_: Any, **__: Any) -> None:

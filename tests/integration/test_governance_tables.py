@@ -15,7 +15,7 @@ from stepstream.jobs.clickhouse import connection, hidden_rows
 from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rows import TABLES, rows
-from stepstream.jobs.erasure import delete_from_tables
+from stepstream.jobs.erasure import row_keys
 from stepstream.jobs.erasure.delete_from_tables import (
     PersonTrajectories,
     Target,
@@ -286,10 +286,73 @@ def test_hidden_rows_are_in_no_answer(settings: Settings, client: Client, insert
     rewrite(client)
 
 
+def test_a_row_that_arrives_after_the_hiding_is_hidden_too(client: Client, inserter: Inserter) -> None:
+    person, request = Person("default", "ada"), ErasureRequest("t", 0)
+    put(inserter, "governed-steps", step("a", user="ada"))
+    targets = [Target(person, trajectories_of(client, [person])[person], request)]
+    assert delete_rows(client, targets) == 2
+    put(inserter, "governed-steps", step("a", 1, user="ada"), step("a", 2, user="bob"))
+    assert count_rows(client, targets) == 1
+    assert delete_rows(client, targets) == 2
+    assert (count_rows(client, targets), request.rows["steps"]) == (0, 2)
+    assert client.query("SELECT user FROM steps").result_rows == [("bob",)]
+
+
+def test_a_shared_trajectory_keeps_the_times_of_the_steps_of_others(client: Client, inserter: Inserter) -> None:
+    seconds = {"ada": (0, 2_000), "bob": (600, 700)}
+    for user, times in seconds.items():
+        for number, second in enumerate(times):
+            one = step("shared", number, user=user, event_id=f"{user}{number}", at_us=T0_US + second * 1_000_000)
+            put(inserter, "governed-steps", one)
+    put(inserter, "governed-steps", step("hers", user="ada"), step("shared", tenant="else", event_id="e"))
+    person = Person("default", "ada")
+    targets = [Target(person, trajectories_of(client, [person])[person], ErasureRequest("t", 0))]
+    delete_rows(client, targets)
+    found = client.query(
+        "SELECT tenant, toUnixTimestamp(min(first)), toUnixTimestamp(max(last)) FROM trajectory_times "
+        "WHERE trajectory_key IN (sipHash64('shared'), sipHash64('hers')) "
+        "GROUP BY trajectory_key, tenant ORDER BY tenant"
+    ).result_rows
+    start = T0_US // 1_000_000
+    assert found == [("default", start + 600, start + 700), ("else", start, start)]
+
+
+class Killed(Exception):
+    """Simulated death of the command."""
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before the statement", "after it"])
+def test_a_row_counts_once_if_a_statement_is_interrupted(
+    client: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    person, command = Person("default", "ada"), client.command
+    for stopped_at in range(5):
+        put(inserter, "governed-steps", step(f"a{stopped_at}", user="ada"), step(f"a{stopped_at}", 1, user="ada"))
+        put(inserter, "governed-feedback", feedback(event_id=f"{stopped_at}", user="ada", trajectory_id="a"))
+        put(inserter, "labeled-trajectories", trajectory(f"a{stopped_at}", user="ada"))
+        request, left = ErasureRequest("t", 0), [stopped_at]
+        targets = [Target(person, trajectories_of(client, [person])[person], request)]
+
+        def killing(text: str, left: list[int] = left, **arguments: Any) -> Any:
+            if is_done or left[0] > 0:
+                command(text, **arguments)
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "command", killing)
+            with pytest.raises(Killed):
+                delete_rows(client, targets)
+        delete_rows(client, targets)
+        expected = {"steps": 2, "step_contents": 2, "feedback": 1, "trajectories": 1, "consents": 0}
+        assert (request.rows, count_rows(client, targets)) == (expected, 0), stopped_at
+
+
 def test_keys_of_several_statements_are_deleted(
     client: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delete_from_tables, "_KEYS_BYTES", 60)
+    monkeypatch.setattr(row_keys, "KEYS_BYTES", 60)
     put_days(inserter)
     before = mutations(client)
     delete_ada(client)

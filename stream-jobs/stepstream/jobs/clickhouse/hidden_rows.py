@@ -14,7 +14,7 @@ from clickhouse_connect.driver.client import Client
 TABLES = ("steps", "step_contents", "feedback", "trajectories", "trajectory_times", "user_days")
 """Tables of which an erasure hides rows."""
 OLD_PARTS_S = 60
-"""`old_parts_lifetime` of these tables: replaced parts are gone from the disk after it."""
+"""`old_parts_lifetime` of these tables, but 480 of `user_days`: replaced parts are gone from the disk after it."""
 _HIDDEN = """
 SELECT table, count() AS parts FROM system.parts
 WHERE database = currentDatabase() AND active AND has_lightweight_delete AND table IN {tables:Array(String)}
