@@ -182,7 +182,8 @@ def _searched(client: Client, table: str, facts: Facts, found: _Found) -> tuple[
     for key, number in found.rows.items():
         rows[found.owners[key]] += number
         by_short[key[facts.short]] += number
-    short, differing = facts.key[facts.short], set()
+    short = facts.key[facts.short]
+    differing: set[Any] = set()
     for where in short_conditions(facts, found.owners):
         query = f"SELECT {short}, count() FROM {table} WHERE {where} GROUP BY {short}"
         differing.update(value for value, number in client.query(query).result_rows if number != by_short[value])
@@ -192,7 +193,7 @@ def _searched(client: Client, table: str, facts: Facts, found: _Found) -> tuple[
 def _present(client: Client, table: str, facts: Facts, found: _Found) -> tuple[Counter[int], set[Key]]:
     """Return the same of a table that names nobody."""
     rows: Counter[int] = Counter()
-    foreign = set()
+    foreign: set[Any] = set()
     for where in short_conditions(facts, found.owners):
         query = f"SELECT {columns(facts)}, count() FROM {table} WHERE {where} GROUP BY {', '.join(facts.key)}"
         for *key, present in client.query(query).result_rows:

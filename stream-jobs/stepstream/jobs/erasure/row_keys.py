@@ -70,33 +70,33 @@ def columns(facts: Facts) -> str:
 
 
 def short_conditions(facts: Facts, keys: Iterable[Key]) -> Iterator[str]:
-    """Yield conditions of which one holds for each row that has the tenant and the short column of an identity.
+    """Yield conditions of which one holds for each row that has a tenant and a short column of the identities.
 
-    As in `conditions`. A few rows of others may share both.
+    As in `conditions`. A few rows of others may have both. Conditions for fewer identities hold for no further row: a
+    query with the conditions finds all others' rows that a deletion with them could reach.
     """
+    ordered = sorted(keys, key=lambda key: (key[1], key))
+    tenants = ", ".join(map(_quoted, sorted({key[0] for key in ordered})))
     column = facts.key[facts.short]
     of_type = "String" if column == "trajectory_id" else "UInt64"
-    tenants: set[str] = set()
-    values: list[Any] = []
-    size = 0
 
-    def condition() -> str:
+    def condition(values: list[Any]) -> str:
         return (
-            f"tenant IN ({', '.join(map(_quoted, sorted(tenants)))}) AND "
+            f"tenant IN ({tenants}) AND "
             f"{column} IN (SELECT arrayJoin(JSONExtract({_literal(values)}, 'Array({of_type})')))"
         )
 
-    for key in sorted(keys, key=lambda key: (key[1], key)):
-        value = key[facts.short]
-        added = len(_literal(value)) + 2 + (0 if key[0] in tenants else len(_quoted(key[0])))
-        if values and size + added > KEYS_BYTES:
-            yield condition()
-            tenants, values, size = set(), [], 0
-        tenants.add(key[0])
-        values.append(value)
+    chunk: list[Any] = []
+    size = 0
+    for value in dict.fromkeys(key[facts.short] for key in ordered):
+        added = len(_literal(value))
+        if chunk and size + added > KEYS_BYTES:
+            yield condition(chunk)
+            chunk, size = [], 0
+        chunk.append(value)
         size += added
-    if values:
-        yield condition()
+    if chunk:
+        yield condition(chunk)
 
 
 def conditions(facts: Facts, keys: Iterable[Key]) -> Iterator[str]:
