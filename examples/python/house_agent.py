@@ -9,15 +9,15 @@ import uuid
 from openai import AsyncOpenAI
 
 TOOLS = {  # name: parameters, and ways to ask for it
-    "light": (["room", "percent"], ["Set the light in the {room} to {percent}%.", "Dim the {room} to {percent}%."]),
-    "heat": (["room", "degrees"], ["Heat the {room} to {degrees} degrees.", "I want {degrees} degrees in the {room}."]),
+    "light": (["room", "level"], ["Set the light in the {room} to {level}%.", "Dim the {room} to {level}%."]),
+    "heat": (["room", "level"], ["Heat the {room} to {level} degrees.", "I want {level} degrees in the {room}."]),
     "timer": (["minutes"], ["Start a timer of {minutes} minutes.", "Wake me in {minutes} minutes."]),
     "music": (["room", "style"], ["Play {style} music in the {room}.", "I feel like {style} in the {room}."]),
     "call": (["name"], ["Call {name}.", "I need to talk to {name}."]),
 }
 VALUES = {"room": ["kitchen", "bedroom", "bathroom", "office", "hall", "garage", "attic", "cellar"],
-          "style": ["jazz", "rock", "blues", "piano", "techno", "folk"], "percent": range(5, 100, 5),
-          "name": ["Ann", "Ben", "Carla", "David"], "degrees": range(15, 26), "minutes": range(2, 60)}  # fmt: skip
+          "style": ["jazz", "rock", "blues", "piano", "techno", "folk"], "level": range(15, 26),
+          "name": ["Ann", "Ben", "Carla", "David"], "minutes": range(2, 60)}  # fmt: skip
 TYPES = {name: {"type": "integer" if isinstance(values, range) else "string"} for name, values in VALUES.items()}
 FORMS = {tool: {"type": "object", "properties": {name: TYPES[name] for name in TOOLS[tool][0]}} for tool in TOOLS}
 SCHEMAS = [{"type": "function", "function": {"name": tool, "parameters": form}} for tool, form in FORMS.items()]
