@@ -8,7 +8,11 @@ hours or 7 days are computed in one run, the newest first, so that charts stay c
 Hours whose facts a retention may have deleted are never due: the rollup keeps what it has of them.
 
 A refreshable materialized view runs each statement every `clickhouse.refresh_s`, in a server and in the embedded store
-alike.
+alike. They run one after the other: together they would take both cores from a dashboard's query.
+
+Readers of `task_hours` choose the rows of each hour's newest version instead of `FINAL`. So one refresh must write all
+rows of an hour, in one part (one thread inserts), and no other refresh may write the same version: on a cluster, the
+microseconds of a version are the number of its replica.
 """
 
 from collections.abc import Mapping
@@ -28,14 +32,21 @@ SELECT max(greatest(0, dateDiff('second', ifNull(last_success_time, now() - upti
 FROM system.view_refreshes
 WHERE database = currentDatabase() AND view IN ({", ".join(f"'{rollup}_refresh'" for rollup in ROLLUPS)})
 """
+_SETTINGS = "SETTINGS max_insert_threads = 1"
+_NOW = "now64(6, 'UTC')"
+_NOW_OF_REPLICA = (
+    "toDateTime64(now64(3, 'UTC'), 6, 'UTC') + INTERVAL (SELECT max(replica_num) FROM system.clusters "
+    "WHERE cluster = '{cluster}' AND is_local) MICROSECOND"
+)
 
 
-def statement(rollup: str, days: Mapping[str, int]) -> str:
+def statement(rollup: str, days: Mapping[str, int], cluster: str = "") -> str:
     """Return the SELECT whose rows are the newest versions of the hours that are due.
 
     Args:
         rollup: one of `ROLLUPS`.
         days: days that each table of facts keeps its rows (`retention.days_of`); 0 or missing: for ever.
+        cluster: name of the cluster whose replicas all refresh; empty: one server.
     """
     facts = "steps" if rollup == "step_hours" else "trajectories"
     kept = days.get(facts, 0)
@@ -43,7 +54,8 @@ def statement(rollup: str, days: Mapping[str, int]) -> str:
     since = f"toStartOfDay(now('UTC')) - INTERVAL {kept - 1} DAY" if kept else "toDateTime(0, 'UTC')"
     unit, marked, most = ("day", "toDate(hour)", 7) if rollup.endswith("_days") else ("hour", "hour", 48)
     due = _text("due").substitute(rollup=rollup, facts=facts, unit=unit, marked=marked, most=most, complete_since=since)
-    return _text(rollup).substitute(due=due.rstrip(), outcome=OUTCOME)
+    version = _NOW_OF_REPLICA.format(cluster=cluster.replace("\\", "\\\\").replace("'", "\\'")) if cluster else _NOW
+    return f"{_text(rollup).substitute(due=due.rstrip(), outcome=OUTCOME, now=version).rstrip()}\n{_SETTINGS}"
 
 
 def _text(name: str) -> Template:
@@ -58,11 +70,12 @@ def create_refreshes(client: Client, days: Mapping[str, int], every_s: int, clus
     Raises:
         ClickHouseError: the store is unavailable, or lacks a table of the migrations.
     """
-    for rollup in ROLLUPS:
+    for number, rollup in enumerate(ROLLUPS):
+        later = f" OFFSET {offset} SECOND" if (offset := number * every_s // len(ROLLUPS)) else ""
         for text in (
             f"DROP VIEW IF EXISTS {rollup}_refresh SYNC",
-            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {rollup}_refresh REFRESH EVERY {every_s} SECOND "
-            f"APPEND TO {rollup} AS\n{statement(rollup, days)}",
+            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {rollup}_refresh REFRESH EVERY {every_s} SECOND{later} "
+            f"APPEND TO {rollup} AS\n{statement(rollup, days, cluster)}",
         ):
             client.command(render(text, cluster))
 

@@ -14,7 +14,7 @@ SELECT
     (arraySort(groupArrayIf((name, kind, toUInt64(n), total, squares, paid), name != '')) AS terms).1 AS `component.name`,
     terms.2 AS `component.kind`, terms.3 AS `component.n`, terms.4 AS `component.total`,
     terms.5 AS `component.squares`, terms.6 AS `component.paid`,
-    now64(6, 'UTC') AS version
+    $now AS version
 FROM
 (
     SELECT hour, tenant, agent, model, environment, policy_version, split, reward_spec, name, kind, count() AS n, sum(value) AS total, sum(value * value) AS squares,

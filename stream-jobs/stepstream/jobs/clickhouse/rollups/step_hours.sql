@@ -12,7 +12,7 @@ SELECT
     times.2 AS `ms.steps`,
     (sumMapIf([toInt16(floor(log(greatest(ifNull(first_token_ms, 0), 0.01)) / log(1.1)))], [toUInt64(1)], first_token_ms IS NOT NULL) AS firsts).1 AS `first_token_ms.bin`,
     firsts.2 AS `first_token_ms.steps`,
-    now64(6, 'UTC') AS version
+    $now AS version
 FROM
 (
     SELECT toStartOfHour(toDateTime(occurred_at, 'UTC')) AS hour, tenant, agent, model, environment, 1 AS real, error != '' AS failed,

@@ -9,7 +9,7 @@ SELECT
     sumIf(taken, outcome IS NOT NULL) AS steps,
     (sumMapIf([toUInt32(taken)], [toUInt64(1)], [toUInt64(NOT ifNull(outcome, true))], outcome IS NOT NULL) AS lengths).1 AS `length.steps`,
     lengths.2 AS `length.outcomes`, lengths.3 AS `length.failures`,
-    now64(6, 'UTC') AS version
+    $now AS version
 FROM
 (
     SELECT toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, tenant, agent, model, environment, harness_version,

@@ -8,7 +8,7 @@ SELECT
     sum(real) AS calls, countIf(class != '') AS failed,
     (sumMapIf([class], [toUInt64(1)], class != '') AS errors).1 AS `error.class`, errors.2 AS `error.calls`,
     (sumMapIf([toInt16(floor(log(greatest(took_ms, 0.01)) / log(1.1)))], [toUInt64(1)], took_ms >= 0) AS times).1 AS `ms.bin`, times.2 AS `ms.calls`,
-    now64(6, 'UTC') AS version
+    $now AS version
 FROM
 (
     SELECT toDate(opened_at) AS day, tenant, c.tool AS tool, agent, model, 1 AS real, toString(c.error) AS class,

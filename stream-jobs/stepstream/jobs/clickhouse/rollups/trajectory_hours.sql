@@ -11,7 +11,7 @@ SELECT
     ifNull(sum(r.cost_usd), 0) AS cost_usd, countIf(r.cost_usd IS NOT NULL) AS costed, sum(reward) AS reward_sum,
     sum(reward * reward) AS reward_squares, sum(duration_ms) AS duration_ms_sum,
     (sumMap(behind, arrayMap(version -> toUInt64(1), behind)) AS lags).1 AS `lag.versions`, lags.2 AS `lag.trajectories`,
-    now64(6, 'UTC') AS version
+    $now AS version
 FROM
 (
     SELECT toStartOfHour(toDateTime(opened_at, 'UTC')) AS hour, tenant, agent, t.model AS model, environment, harness_version,

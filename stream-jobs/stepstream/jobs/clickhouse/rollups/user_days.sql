@@ -3,7 +3,7 @@ WITH
 (
 $due
 ) AS due
-SELECT day, tenant, user_key, sum(real) AS trajectories, sum(succeeded) AS successes, now64(6, 'UTC') AS version
+SELECT day, tenant, user_key, sum(real) AS trajectories, sum(succeeded) AS successes, $now AS version
 FROM
 (
     SELECT toDate(opened_at) AS day, tenant, sipHash64(user) AS user_key, 1 AS real, ifNull(success, false) AS succeeded
