@@ -188,8 +188,8 @@ SELECT avg(c * (c - 1) * (c - 2) * (c - 3) / (n * (n - 1) * (n - 2) * (n - 3))) 
         True,
         {
             "stepstream": """
-SELECT c.1 AS name, sum(c.2), sum(c.3) FROM component_hours FINAL
-ARRAY JOIN arrayZip(component.name, component.n, component.total) AS c
+SELECT name, sum(n), sum(total) FROM component_hours FINAL
+ARRAY JOIN component.name AS name, component.n AS n, component.total AS total
 WHERE hour >= toStartOfHour({until:DateTime64(3)} - INTERVAL 1 HOUR) GROUP BY name""",
             "langfuse": """
 SELECT name, count(), sum(value) FROM lf_scores FINAL

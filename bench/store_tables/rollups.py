@@ -8,7 +8,7 @@ from stepstream.jobs.clickhouse.rollup_refresh import refresh
 
 FILLED = {
     *("steps", "trajectories", "trajectory_times", "trajectory_hours", "step_hours", "component_hours"),
-    *("tool_hours", "tool_days", "task_hours", "user_days"),
+    *("tool_hours", "tool_days", "task_hours", "user_days", "cohorts"),
 }
 """Tables with rows; a view that reads others is not measured."""
 _LONGEST_WAIT_S = 900

@@ -140,6 +140,15 @@ def test_a_cluster_is_one_row_wherever_its_call_failed(view_client: Client) -> N
     assert (row["newest_trajectory_id"], row["newest_at"]) == ("f/2", AT.replace(tzinfo=None))
 
 
+def test_the_newest_of_a_cluster_is_the_later_one_then_the_greater_id(view_client: Client) -> None:
+    late = AT + timedelta(milliseconds=7)
+    rows = [("z/0", AT), ("b/0", late), ("a/0", late), ("y/0", AT)]
+    plant(view_client, "trajectories", [attempt(name, False, opened_at=at) for name, at in rows])
+    row = read_one(view_client, "failure_clusters")
+    assert (row["newest_trajectory_id"], row["newest_at"]) == ("b/0", late.replace(tzinfo=None))
+    assert (row["failures"], row["tasks"]) == (4, 4)
+
+
 def test_learnability_and_variance_of_groups(view_client: Client) -> None:
     plant(
         view_client,
@@ -153,6 +162,25 @@ def test_learnability_and_variance_of_groups(view_client: Client) -> None:
     row = read_one(view_client, "learnability")
     assert (row["task_family"], row["tasks"], row["tasks_left_out"], row["groups"]) == ("family", 2, 1, 2)
     assert (row["learnability"], row["without_variance"]) == (near(1 / 6), 0.5)
+
+
+def test_groups_without_variance_are_a_mean_over_tasks(view_client: Client) -> None:
+    def of(task: str, group: str, outcomes: list[bool | None], apart: timedelta = timedelta(0)) -> list[dict[str, Any]]:
+        names = [f"{task}/{group}{n}" for n in range(len(outcomes))]
+        return [
+            attempt(name, success, group_id=group, pending=["checked"], opened_at=AT + n * apart)
+            for n, (name, success) in enumerate(zip(names, outcomes, strict=True))
+        ]
+
+    # Of the first task, two groups of three are alike, one of them over two hours. Those without a group are in none.
+    first = [*of("f/a", "1", [True, True], timedelta(hours=1)), *of("f/a", "2", [True, False])]
+    first += [*of("f/a", "3", [False] * 3), *of("f/a", "", [True, True])]
+    second = [*of("f/b", "4", [True, False]), *of("f/b", "5", [True])]
+    unjudged = of("f/c", "6", [True, None])
+    plant(view_client, "trajectories", [*first, *second, *unjudged])
+    row = read_one(view_client, "learnability")
+    assert (row["tasks"], row["tasks_left_out"], row["groups"]) == (2, 1, 4)
+    assert row["without_variance"] == near((2 / 3 + 0) / 2)
 
 
 def test_lift_of_a_skill(view_client: Client) -> None:

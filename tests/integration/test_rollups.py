@@ -28,7 +28,7 @@ from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse import migrate as migrate_module
 from stepstream.jobs.clickhouse.migrate import migrate, migrations
-from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh, refresh_lag_s
+from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh, refresh_lag_s, statement
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.clickhouse.views import views
 from stepstream.jobs.erasure.delete_from_tables import Target, delete_rows, trajectories_of
@@ -342,3 +342,28 @@ def test_hours_of_earlier_releases_count_time_outs_as_failures(
         assert client.query(counted).result_rows == [(1, 0, 1)]
         of_view = f"SELECT attempts, outcomes, success_rate FROM success_by_version({RANGE})"
         assert client.query(of_view).result_rows == [(1, 1, 0.0)]
+
+
+def test_attempts_of_earlier_releases_keep_their_cohorts(
+    own_database: Callable[[str], Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views name the cohorts of rows from before `cohorts`, also of hours whose facts are gone."""
+    settings = own_database("cohorts_before")
+    with monkeypatch.context() as then:
+        then.setattr(migrate_module, "migrations", lambda: [one for one in migrations() if one.name < "0039"])
+        migrate(settings)
+    with connection.connect(settings, database="cohorts_before") as client:
+        client.command("DROP VIEW task_hours_refresh SYNC")
+        failed = {"success": False}
+        gone, kept = label("gone", 1, T0_US, None), label("kept", 2, T0_US + HOUR_US, None)
+        insert(client, [("labeled-trajectories", one | failed) for one in (gone, kept)])
+        client.command(f"INSERT INTO task_hours {statement('task_hours', {})}")
+        client.command("TRUNCATE TABLE dirty_hours")  # as by a retention: no hour is computed again
+        client.command("ALTER TABLE trajectories DELETE WHERE trajectory_id = 'gone' SETTINGS mutations_sync = 2")
+        migrate(settings)
+        of_tasks = f"SELECT tenant, agent, attempts, successes FROM task_outcomes({RANGE}) ORDER BY agent"
+        assert client.query(of_tasks).result_rows == [("default", "a0", 1, 0), ("default", "a1", 1, 0)]
+        clusters = f"SELECT agent, newest_trajectory_id, error_class FROM failure_clusters({RANGE})"
+        assert client.query(clusters).result_rows == [("a0", "kept", "")]
+        migrate(settings)
+        assert client.query(of_tasks).result_rows == [("default", "a0", 1, 0), ("default", "a1", 1, 0)]

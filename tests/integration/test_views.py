@@ -57,6 +57,28 @@ def test_a_revision_and_a_redelivery_count_once(view_client: Client) -> None:
     assert (row["attempts"], row["successes"]) == (1, 1)
 
 
+def test_rows_of_an_earlier_version_of_an_hour_do_not_count(view_client: Client) -> None:
+    """A refresh writes all rows of an hour: what it lacks is gone."""
+    plant(view_client, "trajectories", [attempt("t/0", True)])
+    row = {"hour": AT.replace(minute=0), "tenant": TENANT, "agent": "a", "model": "m", "harness_version": "h"}
+    row |= {"policy_version": 3, "split": "eval", "trajectories": 1, "outcomes": 1}
+    view_client.command("TRUNCATE TABLE task_hours")
+    plant(view_client, "task_hours", [row | {"task_id": task, "version": AT} for task in ("old", "older")])
+    plant(view_client, "task_hours", [row | {"task_id": "new", "version": AT + timedelta(seconds=1)}])
+    assert [found["task_id"] for found in read(view_client, "task_outcomes")] == ["new"]
+
+
+def test_a_condition_on_any_name_finds_the_rows_of_its_cohorts(view_client: Client) -> None:
+    for n, agent in enumerate(("a", "b")):
+        plant(view_client, "trajectories", [attempt(f"t{n}/0", False, agent=agent), attempt("t/1", True, agent=agent)])
+    for view in ("task_outcomes", "learnability", "long_horizon", "pass_rates", "failure_clusters"):
+        found = read(view_client, view)
+        for where in ("agent = 'a'", "agent != 'a'", "agent = 'a' AND tenant = 'default'", "split = 'train'"):
+            kept = {"agent = 'a'": "a", "agent != 'a'": "b", "agent = 'a' AND tenant = 'default'": "a"}.get(where, "")
+            chosen = read(view_client, view, where)
+            assert sorted(map(repr, chosen)) == sorted(repr(row) for row in found if row["agent"] == kept), view
+
+
 @pytest.mark.parametrize(
     ("since", "until", "attempts"),
     [

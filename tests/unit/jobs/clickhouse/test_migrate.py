@@ -6,7 +6,8 @@ from stepstream.jobs.clickhouse.migrate import migrations
 
 _REPEATABLE = (
     r"CREATE (TABLE|MATERIALIZED VIEW) IF NOT EXISTS |CREATE OR REPLACE VIEW |DROP (TABLE|VIEW) IF EXISTS "
-    r"|ALTER TABLE \w+ (ADD (COLUMN|INDEX) IF NOT EXISTS|COMMENT COLUMN|MODIFY SETTING|MATERIALIZE (COLUMN|INDEX)) "
+    r"|ALTER TABLE \w+ (ADD (COLUMN|INDEX) IF NOT EXISTS|COMMENT COLUMN|MODIFY SETTING|MATERIALIZE (COLUMN|INDEX)"
+    r"|DROP COLUMN IF EXISTS) "
     # Into engines that remove copies; a table is renamed only while the new name is free (`migrate.py`).
     r"|INSERT INTO \w+ \(|RENAME TABLE (\w+) TO \6_0015$"
 )

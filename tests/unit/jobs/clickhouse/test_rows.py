@@ -13,13 +13,13 @@ from stepstream.topics.events import new_governance, new_lag_figures, new_tool_c
 
 _CHANGE = re.compile(
     r"^CREATE TABLE IF NOT EXISTS (\w+)\n\((.*?)\n\)\nENGINE"
-    r"|^ALTER TABLE (\w+) ADD COLUMN IF NOT EXISTS (\w+) (?!\w+ MATERIALIZED)|^DROP TABLE IF EXISTS (\w+)"
+    r"|^ALTER TABLE (\w+) ADD COLUMN IF NOT EXISTS (\w+) (?!\S+ MATERIALIZED)|^DROP TABLE IF EXISTS (\w+)"
     r"|^RENAME TABLE (\w+) TO (\w+)",
     re.DOTALL | re.MULTILINE,
 )
 _COLUMN = re.compile(r"^    (\w+) ([A-Z].*)", re.MULTILINE)
 _NESTED = re.compile(r"Nested\((.*)\)( COMMENT|,|$)")
-_WRITTEN_BY_VIEWS = {"trajectory_times", "dirty_hours"}
+_WRITTEN_BY_VIEWS = {"trajectory_times", "dirty_hours", "cohorts"}
 
 
 def columns_in(body: str) -> set[str]:

@@ -31,11 +31,13 @@ def test_a_grain_keeps_what_must_not_be_pooled() -> None:
     assert "GROUP BY tenant, model, harness_version, policy_version, day\n" in sql
 
 
-def test_whole_cohorts_are_grouped_by_their_key() -> None:
+def test_whole_cohorts_are_grouped_by_their_digest() -> None:
     by_cohort, by_agent = view("task_outcomes").sql(), view("task_outcomes").sql(["agent"])
-    assert "GROUP BY tenant, cohort_key, task_id\n" in by_cohort
-    assert "GROUP BY tenant, model, harness_version, policy_version, task_id, agent\n" in by_agent
+    assert "GROUP BY cohort_digest, task_key\n" in by_cohort
+    assert "GROUP BY tenant, model, harness_version, policy_version, task_key, agent\n" in by_agent
     assert "JOIN" not in by_agent
+    # The tenant begins the primary key of `trajectories`.
+    assert "GROUP BY tenant, cohort_digest, ended" in view("failure_clusters").sql()
 
 
 def test_an_unknown_dimension_is_named() -> None:

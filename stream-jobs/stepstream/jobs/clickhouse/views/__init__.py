@@ -1,10 +1,11 @@
 """Define the views for people's dashboards: `NAME.sql` has the definition, `NAME.toml` its meaning and columns.
 
 A definition is a ClickHouse SELECT with the parameters `since` and `until`, and with placeholders: `$by` is the grain,
-`$view_NAME` another view at that grain, and `$NAME` the text of `fragments/NAME.sql`, in which `$outcome` is that of
-`outcome.py`. Columns that the catalogue does not name stay inside. `store migrate` creates each view at its default
-grain; `stepstream query --by` renders the same definition at another one. Where the grain has all names of a cohort,
-`$by` of a view of `task_hours` is its key, and the names are joined at the end. Pure but for reading these files.
+`$by_task` the same without the family of tasks, `$view_NAME` another view at that grain, and `$NAME` the text of
+`fragments/NAME.sql`, in which `$outcome` is that of `outcome.py`. Columns that the catalogue does not name stay inside.
+`store migrate` creates each view at its default grain; `stepstream query --by` renders the same definition at another
+one. Where the grain has all names of a cohort, `$by` of a view that reads `cohorts` has their digest, and the names are
+joined at the end. Pure but for reading these files.
 """
 
 import re
@@ -43,7 +44,7 @@ DIMENSIONS = {
 }
 """Columns that a view may be grouped by, with their meaning."""
 COHORT = ("tenant", "agent", "model", "environment", "harness_version", "policy_version", "track", "split")
-"""Names of which `cohort_key` of `task_hours` is a hash: views of attempts group by the key, which takes less time."""
+"""Names of which `cohort_digest` is a digest: to group by it takes less time."""
 _VIEW = re.compile(r"\$view_(\w+)")
 
 
@@ -108,19 +109,26 @@ class View:
                 f"view {self.name} cannot be grouped by {', '.join(unknown)}: choose of {', '.join(possible)}"
             )
         grain = list(dict.fromkeys((*self.keys, *chosen)))
-        keyed = "attempts" in Template(self.definition).get_identifiers() and set(COHORT) <= set(grain)
-        # `tenant` stays: a condition on it reaches the table, and a shared key joins cohorts of one tenant only.
-        keys = ["tenant", "cohort_key", *(name for name in grain if name not in COHORT)] if keyed else grain
+        keyed = "cohorts" in self.reads and set(COHORT) <= set(grain)
+        keys = grain
+        if keyed:
+            # A condition on a name reaches the table as a set of digests: ClickHouse's `enable_join_runtime_filters`.
+            # That finds no range of a primary key that begins with the tenant: there, the tenant is a key too.
+            ids = ["cohort_digest"] if "task_hours" in self.reads else ["tenant", "cohort_digest"]
+            keys = [*ids, *(name for name in grain if name not in COHORT)]
+        if "task_hours" in self.reads:  # such a view returns any name of its key
+            keys = ["task_key" if name == "task_id" else name for name in keys]
         columns = ", ".join(keys)
         # A fragment may have others in it; a `$` of a regular expression stays.
         texts = {name: Template(text).safe_substitute(_fragments(), by=columns) for name, text in _fragments().items()}
         texts |= {f"view_{name}": view(name).sql(by) for name in _VIEW.findall(self.definition)}
-        definition = Template(self.definition).substitute(texts, by=columns).strip()
+        by_task = ", ".join(name for name in keys if name != "task_family")
+        definition = Template(self.definition).substitute(texts, by=columns, by_task=by_task).strip()
         names = ", ".join([*grain, *(column.name for column in self.columns)])
         text = f"SELECT {names}\nFROM\n(\n{indent(definition, '    ')}\n)"
         if keyed:
-            cohorts = Template(_fragments()["cohorts"]).substitute(texts)
-            text += f" AS figures\nINNER JOIN\n(\n    {cohorts}\n) AS cohorts USING (tenant, cohort_key)"
+            cohorts = _fragments()["cohorts"]
+            text += f" AS figures\nINNER JOIN\n(\n    {cohorts}\n) AS cohorts USING ({', '.join(ids)})"
         return text
 
 

@@ -1,32 +1,35 @@
 SELECT
     $by,
     ended,
-    failed_tool,
-    error_class,
-    count() AS failures,
+    CAST(tool_of_last AS String) AS failed_tool,
+    CAST(error_of_last AS String) AS error_class,
+    failures,
     failures / sum(failures) OVER (PARTITION BY $by) AS share_of_failures,
-    uniqExact(task_key) AS tasks,
-    avg(taken) AS steps,
-    -- Of two that began together, the greater id.
-    (max((opened_at, trajectory_id)) AS newest).2 AS newest_trajectory_id,
-    newest.1 AS newest_at,
+    tasks,
+    steps,
+    substring(newest, 9) AS newest_trajectory_id,
+    newest_at,
     if(failed_tool = '', 'no tool call failed', '') AS reason
 FROM
 (
     SELECT
         $by,
         t.end AS ended,
-        arrayLastIndex(error -> error != '', t.call.error) AS place,
-        if(place = 0, '', toString(t.call.tool[place])) AS failed_tool,
-        if(place = 0, '', toString(t.call.error[place])) AS error_class,
-        sipHash64(t.task_id) AS task_key,
-        t.steps AS taken,
-        t.opened_at AS opened_at,
-        t.trajectory_id AS trajectory_id
+        t.failed_tool AS tool_of_last,
+        t.failed_error AS error_of_last,
+        count() AS failures,
+        uniqExact(sipHash64(t.task_id)) AS tasks,
+        avg(t.steps) AS steps,
+        max(t.opened_at) AS newest_at,
+        -- Of two that began together, the greater id. Eight bytes that sort as the time does, then the id: this takes
+        -- a third of the time of the maximum of pairs.
+        max(concat(
+            reinterpretAsFixedString(byteSwap(bitXor(toUInt64(toUnixTimestamp64Milli(t.opened_at)), bitShiftLeft(toUInt64(1), 63)))),
+            t.trajectory_id)) AS newest
     FROM
     (
         $trajectories
     ) AS t
     WHERE NOT ifNull(t.outcome, true)
+    GROUP BY $by, ended, tool_of_last, error_of_last
 )
-GROUP BY $by, ended, failed_tool, error_class

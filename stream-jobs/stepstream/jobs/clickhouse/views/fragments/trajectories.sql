@@ -1,5 +1,8 @@
 SELECT
         *,
+        cohort_digest,
+        failed_tool,
+        failed_error,
         version_max AS policy_version,
         toStartOfHour(opened_at) AS hour,
         toDate(opened_at) AS day,
