@@ -1,11 +1,9 @@
 """Erase a person from a running stack: no copy of their texts or name remains, and others keep everything."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,34 +12,27 @@ from typing import Any
 import pytest
 from command_line import stepstream
 from confluent_kafka.admin import AdminClient
+from erasure_world import ADA, BOB, TEXTS, World, contains
 from scripted_upstream import ScriptedUpstream
 from stack_fixtures import with_settings
 from stream_records import make_ending, make_feedback, make_steps
 from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
-from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.clickhouse.rows import TABLES
 from stepstream.jobs.erasure.delete_from_log import end_offsets, wait_until_read
-from stepstream.jobs.erasure.read_log import read_events
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
-from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import Event
 from stepstream.topics.events import Step, new_checkpoint, new_message, new_update_input
 from stepstream.topics.ids import new_event_id, now_us
-from stepstream.topics.producer import EventProducer
 
 PROCESSES = ("broker", "registry", "store", "govern", "label", "store-writer", "gateway")
-ADA, BOB = "patient-ada-4711", "patient-bob-0815"
 UNNAMED = "the customer has churned"
 """Comment of an event about her trajectory that names no user."""
-TEXTS = {ADA: "feverish dreams about Babbage", BOB: "a sprained ankle since Tuesday"}
 
 
 @pytest.fixture(scope="module")
@@ -64,51 +55,6 @@ def stack(
     settings = with_settings(settings, gateway={"upstreams": [upstream.url]})
     with Stack(settings, PROCESSES) as running:
         yield running
-
-
-class World:
-    """Client of the stack under test."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.stack, self.settings = stack, stack.settings
-        self.opening = sealing_codec(self.settings)
-        self.plain = Codec(self.settings)
-        self.producer = EventProducer(self.settings.kafka, self.plain, "test", linger_ms=0)
-        self.store = connect(self.settings, database=self.settings.clickhouse.database)
-
-    def close(self) -> None:
-        self.opening.close()
-        self.plain.close()
-        self.store.close_connections()
-        self.store.close()
-
-    def talk(self, user: str, trajectory: str) -> None:
-        """Make a call through the gateway and give feedback on it."""
-        headers = {"x-stepstream-trajectory": trajectory, "x-stepstream-user": user}
-        body = {"model": "demo", "messages": [{"role": "user", "content": TEXTS[user]}]}
-        self._post("/v1/chat/completions", body, headers)
-        signal = {"trajectory_id": trajectory, "name": "outcome", "value": 1.0, "comment": TEXTS[user]}
-        self._post("/v1/feedback", signal | {"ends_trajectory": "terminated", "last_step_index": 0}, headers)
-
-    def value(self, query: str) -> Any:
-        return self.store.query(query).result_rows[0][0]
-
-    def read(self, topic: str, codec: Codec) -> list[Event]:
-        return list(read_events(self.settings, codec, topic))
-
-    def run_command(self, *words: str, status: int = 0) -> Any:
-        done = stepstream(self.settings, *words, "--json")
-        assert done.status == status, done.stderr + done.stdout
-        return json.loads(done.stdout)
-
-    def _post(self, path: str, body: Any, headers: dict[str, str]) -> None:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.settings.gateway.port}{path}",
-            json.dumps(body).encode(),
-            {"content-type": "application/json", **headers},
-        )
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-            assert reply.status < 300
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +159,6 @@ def assert_sealed(world: World) -> None:
         events = world.read(topic, world.opening)
         assert {event.record["user"] for event in events} == {ADA, BOB}
         assert not any(contains(event.value, ADA) or contains(event.value, BOB) for event in events)
-
-
-def contains(value: bytes, user: str) -> bool:
-    return user.encode() in value or TEXTS[user].encode() in value
 
 
 def test_the_command_reports_its_results(erased: dict[str, Any]) -> None:

@@ -198,12 +198,12 @@ def test_the_key_of_a_translated_call_takes_the_form_of_chat() -> None:
 
 
 def test_providers_are_declared_in_settings() -> None:
-    declared = '[{"name":"o","base_url":"https://o","models":["gpt-*"],"api_key":"hidden"}]'
+    declared = '[{"name":"o","base_url":"https://o","models":["gpt-*"],"api_key":"k-7731"}]'
     settings = load({"STEPSTREAM_GATEWAY_PROVIDERS": declared})
     (openai,) = settings.gateway.providers
     assert (openai.name, openai.protocols, openai.path_prefix) == ("o", ["chat"], "/v1")
     assert load(environment_of(settings)) == settings
-    assert "hidden" not in str(effective(settings, {}))
+    assert "k-7731" not in str(effective(settings, {}))
     with pytest.raises(SettingsError, match="STEPSTREAM_GATEWAY_PROVIDERS is not JSON"):
         load({"STEPSTREAM_GATEWAY_PROVIDERS": "gpt"})
     with pytest.raises(SettingsError, match=r"gateway\.providers\[0\]\.base_url: Field required"):
