@@ -12,7 +12,7 @@ TOOLS = {  # name: parameters, and ways to ask for it
     "light": (["room", "level"], ["Set the light in the {room} to {level}%.", "Dim the {room} to {level}%."]),
     "heat": (["room", "level"], ["Heat the {room} to {level} degrees.", "I want {level} degrees in the {room}."]),
     "timer": (["minutes"], ["Start a timer of {minutes} minutes.", "Wake me in {minutes} minutes."]),
-    "music": (["room", "style"], ["Play {style} music in the {room}.", "I feel like {style} in the {room}."]),
+    "music": (["style"], ["Play some {style}.", "I feel like {style}."]),
     "call": (["name"], ["Call {name}.", "I need to talk to {name}."]),
 }
 VALUES = {"room": ["kitchen", "bedroom", "bathroom", "office", "hall", "garage", "attic", "cellar"],
@@ -51,7 +51,8 @@ async def attempt(client, args, number, run):
         reply = (await client.chat.completions.create(model=args.model, messages=messages, tools=SCHEMAS, max_tokens=40,
             temperature=args.temperature, stop=["</tool_call>"], extra_headers=headers)).choices[0].message  # fmt: skip
         calls = [[c.function.name, json.loads(c.function.arguments)] for c in reply.tool_calls or []]
-        rewards.append(1 if calls == [right] else 0.5 if [c[0] for c in calls] == right[:1] else 0.25 if calls else 0)
+        close = [c[0] for c in calls] == right[:1] and all(name in str(calls) for name in right[1])  # but for values
+        rewards.append(1 if calls == [right] else 0.5 if close else 0.25 if calls and calls[0][0] in TOOLS else 0)
         messages.append(reply.model_dump(exclude_none=True))
         messages += [{"role": "tool", "tool_call_id": c.id, "content": "ok"} for c in reply.tool_calls or []]
     outcome = {"trajectory_id": trajectory, "name": "outcome", "value": sum(rewards) / 2, "source": "environment",
@@ -61,13 +62,12 @@ async def attempt(client, args, number, run):
 
 
 async def main(args):
-    client, run, done = AsyncOpenAI(base_url=f"{args.url}/v1", api_key="-"), uuid.uuid4().hex, []
-    tasks = (args.first + n // args.attempts for n in range(args.tasks * args.attempts or 10**9))
-
     async def work():
-        done.extend([await attempt(client, args, number, run) for number in tasks])
+        return [await attempt(client, args, number, run) for number in tasks]
 
-    await asyncio.gather(*[work() for _ in range(args.concurrency)])
+    client, run = AsyncOpenAI(base_url=f"{args.url}/v1", api_key="-"), uuid.uuid4().hex
+    tasks = (args.first + n // args.attempts for n in range(args.tasks * args.attempts or 10**9))
+    done = [right for part in await asyncio.gather(*[work() for _ in range(args.concurrency)]) for right in part]
     print(json.dumps({"attempts": len(done), "succeeded": sum(done)}))
 
 
