@@ -82,8 +82,8 @@ def index_persons() -> None:
 def rewrite_parts(as_json: bool) -> None:
     """Rewrite the store's parts that hold hidden rows of erased persons now, and wait for the end.
 
-    The sink does so every `store.rewrite_hours`. The replaced parts leave the disk a minute later. Exit status 3: the
-    store does not answer.
+    The sink does so every `store.rewrite_hours`. The replaced parts leave the disk within eight minutes. Exit status
+    3: the store does not answer.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 

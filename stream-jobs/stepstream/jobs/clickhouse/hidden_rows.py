@@ -13,8 +13,8 @@ from clickhouse_connect.driver.client import Client
 
 TABLES = ("steps", "step_contents", "feedback", "trajectories", "trajectory_times", "user_days")
 """Tables of which an erasure hides rows."""
-OLD_PARTS_S = 60
-"""`old_parts_lifetime` of these tables, but 480 of `user_days`: replaced parts are gone from the disk after it."""
+OLD_PARTS_S = 480
+"""Longest `old_parts_lifetime` of these tables, that of `user_days`; 60 of the others. Replaced parts are then gone."""
 _HIDDEN = """
 SELECT table, count() AS parts FROM system.parts
 WHERE database = currentDatabase() AND active AND has_lightweight_delete AND table IN {tables:Array(String)}
