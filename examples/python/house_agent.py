@@ -51,7 +51,7 @@ async def attempt(client, args, number, run):
         reply = (await client.chat.completions.create(model=args.model, messages=messages, tools=SCHEMAS, max_tokens=40,
             temperature=args.temperature, stop=["</tool_call>"], extra_headers=headers)).choices[0].message  # fmt: skip
         calls = [[c.function.name, json.loads(c.function.arguments)] for c in reply.tool_calls or []]
-        close = [c[0] for c in calls] == right[:1] and all(name in str(calls) for name in right[1])  # but for values
+        close = [c[0] for c in calls] == right[:1] and all(name in str(calls) for name in right[1])  # not the values
         rewards.append(1 if calls == [right] else 0.5 if close else 0.25 if calls and calls[0][0] in TOOLS else 0)
         messages.append(reply.model_dump(exclude_none=True))
         messages += [{"role": "tool", "tool_call_id": c.id, "content": "ok"} for c in reply.tool_calls or []]
