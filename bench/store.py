@@ -1,10 +1,13 @@
 """Measure loading, size and dashboards of the store beside Langfuse's and TensorZero's designs of tables.
 
-Run it as `.venv/bin/python bench/store.py [--quick] [--steps N]`. It starts its own store on a free port, with data in
-a temporary folder, and fills the product's tables and those in the shape of the peers (`store_tables/*.sql`) with the
-same generated trajectories in the same engine. Then it asks each question of `store_tables/questions.py` of each
-design, reads each view of the product over 7 and all days, and erases a hundred persons. A query's time is that of the
-client over HTTP.
+Run it as `.venv/bin/python bench/store.py [--quick] [--steps N] [--folder FOLDER]`. It starts its own store on a free
+port, with data in a temporary folder, and fills the product's tables and those in the shape of the peers
+(`store_tables/*.sql`) with the same generated trajectories in the same engine. Then it asks each question of
+`store_tables/questions.py` of each design, reads each view of the product over 7 and all days, and erases a hundred
+persons. A query's time is that of the client over HTTP.
+
+A hundred million steps take over an hour to load. With `--folder`, the data stay in that folder, and a later run asks
+the same tables, after it has applied the migrations that are new since; its figures of loading are those of the first.
 """
 
 import argparse
@@ -14,8 +17,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from datetime import timedelta
+from contextlib import ExitStack, closing
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,13 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from store_tables.load import DESIGNS, create, fill, generate, merge_past_days, stored_bytes
 from store_tables.questions import QUESTIONS
-from store_tables.rollups import FILLED, compute_rollups, wait_for_merges
+from store_tables.rollups import (
+    FILLED,
+    compute_rollups,
+    store_cohorts,
+    wait_for_merges,
+    wait_until_stored_rows_count,
+)
 from store_tables.source import ROWS, Source
 
 from stepstream.config import load
@@ -33,6 +42,7 @@ from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse import hidden_rows
 from stepstream.jobs.clickhouse.connection import connect
+from stepstream.jobs.clickhouse.materialized_views import materialized_views
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh
 from stepstream.jobs.clickhouse.views import views
@@ -83,9 +93,15 @@ def load_designs(client: Client, source: Source) -> Figures:
         seconds[design.name] = time.perf_counter() - began
     client.command(f"DROP TABLE {ROWS} SYNC")
     refreshes, rollups_s = compute_rollups(client)
+    cohorts, cohorts_s = store_cohorts(client)
     merges_s = wait_for_merges(client)
     [(steps,)] = client.query("SELECT count() FROM steps").result_rows
-    figures: Figures = {"rows": steps, "days": source.days, "rollups_s": round(rollups_s, 1)}
+    figures: Figures = {
+        "rows": steps,
+        "days": source.days,
+        "rollups_s": round(rollups_s, 1),
+        "cohorts_s": round(cohorts_s, 1),
+    }
     print("| design | steps | load s | steps a second | bytes a step |\n|---|---|---|---|---|")
     for name, design in DESIGNS.items():
         rate, size = steps / seconds[name], stored_bytes(client, design) / steps
@@ -93,6 +109,7 @@ def load_designs(client: Client, source: Source) -> Figures:
         figures |= {f"load_steps_per_s_{name}": round(rate), f"bytes_a_step_{name}": round(size, 1)}
     print(
         f"\nThe rows are generated in {generated_s:.1f} s. All rollups in {refreshes} refreshes: {rollups_s:.1f} s. "
+        f"The rows of {cohorts:,} cohorts, of all views, are stored in {cohorts_s:.1f} s. "
         f"Merges end {merges_s:.1f} s later.",
         flush=True,
     )
@@ -190,8 +207,8 @@ def erase_persons(client: Client, store: psutil.Process) -> Figures:
     ends. `erasure_rewrite_cpu_s` is that of the rewriting, once a night for all passes of a day, after which the rows'
     bytes are gone. The refreshes of the rollups, which follow, are dropped; one of them is counted apart.
     """
-    for rollup in ROLLUPS:
-        client.command(f"DROP VIEW {rollup}_refresh SYNC")
+    for name in (*ROLLUPS, *(view.name for view in materialized_views())):
+        client.command(f"DROP VIEW {name}_refresh SYNC")
     found = client.query(f"SELECT DISTINCT tenant, user FROM trajectories ORDER BY user LIMIT {PERSONS}").result_rows
     persons = [Person(tenant, user) for tenant, user in found]
     clock = _Clock(store)
@@ -236,20 +253,44 @@ class _Clock:
         return sum(self._process.cpu_times()[:2]), time.perf_counter()
 
 
+def loaded(client: Client, source: Source, folder: Path) -> tuple[Source, Figures]:
+    """Load the designs, or find them in the folder; return the source and the figures of loading."""
+    record = folder / "loaded.json"
+    if not record.exists():
+        figures = load_designs(client, source)
+        kept = {"trajectories": source.trajectories, "days": source.days, "until": source.until.isoformat()}
+        record.write_text(json.dumps({**kept, "figures": figures}), "utf-8")
+        return source, figures
+    kept = json.loads(record.read_text("utf-8"))
+    print(f"The tables were loaded before: {kept['figures']}", flush=True)
+    compute_rollups(client)
+    store_cohorts(client)
+    wait_for_merges(client)
+    return Source(kept["trajectories"], kept["days"], datetime.fromisoformat(kept["until"])), kept["figures"]
+
+
 def main() -> None:
     """Print tables, then one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a million steps, fewer runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="a million steps, fewer runs, too soon for stored rows of cohorts"
+    )
     parser.add_argument("--steps", type=int, help=f"number of steps (default {STEPS:,})")
+    parser.add_argument("--folder", type=Path, help="keep the data here, and use what an earlier run loaded")
     given = parser.parse_args()
     steps = given.steps or (QUICK_STEPS if given.quick else STEPS)
     runs = QUICK_RUNS if given.quick else RUNS
     source = Source.of(steps, QUICK_DAYS if given.quick else DAYS)
-    with tempfile.TemporaryDirectory() as folder, Stack(isolated(load({}), Path(folder)), ["store"]) as stack:
+    with ExitStack() as context:
+        folder = given.folder or Path(context.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        stack = context.enter_context(Stack(isolated(load({}), folder), ["store"]))
         migrate(stack.settings)
         store = psutil.Process(stack.pid("store"))
         with closing(connect(stack.settings, database=stack.settings.clickhouse.database)) as client:
-            figures = load_designs(client, source)
+            source, figures = loaded(client, source, folder)
+            if not given.quick:
+                wait_until_stored_rows_count(client)
             figures |= ask_designs(client, source, runs)
             figures |= ask_views(client, source, runs)
             figures |= erase_persons(client, store)

@@ -108,7 +108,7 @@ DESIGNS: Mapping[str, Design] = {
             "stepstream",
             "",
             (_STEPS, _TRAJECTORIES),
-            ("steps", "trajectories", "trajectory_times", "cohorts", "%_hours", "%_days"),
+            ("steps", "trajectories", "trajectory_times", "cohorts", "cohort_times", "%_hours", "%_days", "%_cohorts"),
         ),
         Design("langfuse", "langfuse.sql", (_LF_AGENTS, _LF_GENERATIONS, _LF_TOOLS, _LF_SCORES), ("lf_%",)),
         Design("tensorzero", "tensorzero.sql", (_TZ_CHAT, _TZ_MODEL, _TZ_FEEDBACK, _TZ_STATISTICS), ("tz_%",)),

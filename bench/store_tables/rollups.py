@@ -1,9 +1,10 @@
-"""Bring the rollups to the facts, as the store does every ten seconds, and let its merges end."""
+"""Bring the rollups and stored rows to the facts, as the store does in time, and let its merges end."""
 
 import time
 
 from clickhouse_connect.driver.client import Client
 
+from stepstream.jobs.clickhouse import materialized_views
 from stepstream.jobs.clickhouse.rollup_refresh import refresh
 
 FILLED = {
@@ -15,6 +16,7 @@ _LONGEST_WAIT_S = 900
 _IDLE_LOOKS = 5
 """Looks in turn, a second apart, that find no merge."""
 _SETTLES_S = "SELECT dateDiff('second', now(), max(at)) + 62 FROM dirty_hours"
+_COUNTS_S = "SELECT dateDiff('second', now(), max(version)) + 302 FROM materialized_cohorts"
 _DUE = """
 SELECT countIf(marked > done - INTERVAL 60 SECOND)
 FROM (SELECT of, hour, max(at) AS marked FROM dirty_hours GROUP BY of, hour) AS d
@@ -39,6 +41,24 @@ def compute_rollups(client: Client) -> tuple[int, float]:
         refresh(client)
         refreshes += 1
     return refreshes, time.perf_counter() - began
+
+
+def store_cohorts(client: Client) -> tuple[int, float]:
+    """Store the rows of views by cohort, until no cohort is due; return the cohorts of all views and the seconds.
+
+    The store does so five minutes after the attempts changed last, or later (`materialized_views.REST_S`).
+    """
+    began, cohorts = time.perf_counter(), -1
+    while (found := client.query("SELECT count() FROM materialized_cohorts FINAL").result_rows[0][0]) != cohorts:
+        cohorts = found
+        materialized_views.refresh(client, rest_s=0)
+    return cohorts, time.perf_counter() - began
+
+
+def wait_until_stored_rows_count(client: Client) -> None:
+    """Wait five minutes from the newest of the stored rows."""
+    [(wait_s,)] = client.query(_COUNTS_S).result_rows
+    time.sleep(max(0, wait_s))
 
 
 def wait_for_merges(client: Client) -> float:

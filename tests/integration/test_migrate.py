@@ -24,7 +24,7 @@ from sample_records import (
 )
 
 from stepstream.config import Settings
-from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse import connection, materialized_views
 from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.create_views import create_views
 from stepstream.jobs.clickhouse.migrate import MigrationError, migrate, migrations
@@ -81,7 +81,7 @@ class ClusterStatements:
         self.texts: list[str] = []
         self.result_rows: list[Any] = []
 
-    def command(self, text: str) -> None:
+    def command(self, text: str, settings: object = None) -> None:
         self.texts.append(text)
 
     def query(self, _: str) -> "ClusterStatements":
@@ -90,9 +90,11 @@ class ClusterStatements:
 
 def test_the_statements_for_a_cluster_parse(client: Client) -> None:
     cluster: Any = ClusterStatements()
+    materialized_views.create_tables(cluster, "replicas")
     create_views(cluster, "replicas")
     create_refreshes(cluster, {}, 10, "replicas")
-    assert len(cluster.texts) == len(views()) + 2 * len(ROLLUPS)
+    materialized_views.create_refreshes(cluster, {}, 10, "replicas")
+    assert len(cluster.texts) == len(views()) + 2 * len(ROLLUPS) + 8 * len(materialized_views.materialized_views())
     texts = [render(text, "replicas") for migration in migrations() for text in migration.statements()]
     for text in texts + cluster.texts:
         if "INSERT INTO" not in text:

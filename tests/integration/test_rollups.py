@@ -1,6 +1,6 @@
 """Test rollups and views on the embedded store: any delivery of the same events leaves the same rows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -8,6 +8,7 @@ from clickhouse_connect.driver.client import Client
 from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as bounds
 from hypothesis import strategies as st
+from insert_facts import insert
 from measure_runs import measure_run
 from sample_records import (
     SAMPLES,
@@ -22,14 +23,14 @@ from sample_records import (
     worker_status,
 )
 from stack_fixtures import with_settings
+from stored_cohorts import store_cohorts, stored_cohorts
 from waiting import wait_until
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
-from stepstream.jobs.clickhouse import migrate as migrate_module
-from stepstream.jobs.clickhouse.migrate import migrate, migrations
-from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh, refresh_lag_s, statement
-from stepstream.jobs.clickhouse.rows import TABLES, rows
+from stepstream.jobs.clickhouse.materialized_views import materialized_views
+from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh, refresh_lag_s
 from stepstream.jobs.clickhouse.views import views
 from stepstream.jobs.erasure.delete_from_tables import Target, delete_rows, trajectories_of
 from stepstream.jobs.erasure.findings import Person
@@ -127,17 +128,9 @@ LATE = [event for event in OTHERS if event[0] == "labeled-trajectories" and even
 """Newest revisions of the trajectories of others."""
 
 
-def insert(client: Client, events: Sequence[tuple[str, Any]]) -> None:
-    batches: dict[str, list[Any]] = {}
-    for topic, record in events:
-        for table, row in rows(topic, record):
-            batches.setdefault(table, []).append(row)
-    for table, batch in batches.items():
-        client.insert(table, batch, column_names=TABLES[table].columns)
-
-
 def clear(client: Client) -> None:
-    for table in (*FACTS, *ROLLUPS, "dirty_hours"):
+    stored = [view.stored for view in materialized_views()]
+    for table in (*FACTS, *ROLLUPS, *stored, "dirty_hours", "cohort_times", "materialized_cohorts"):
         client.command(f"TRUNCATE TABLE {table}")
 
 
@@ -150,6 +143,12 @@ def contents(client: Client) -> dict[str, list[str]]:
         if table in FACTS:
             what = f"toString(tuple(*)) FROM {table} FINAL"
         found[table] = sorted(row for (row,) in client.query(f"SELECT {what}").result_rows)
+    return found | view_contents(client)
+
+
+def view_contents(client: Client) -> dict[str, list[str]]:
+    """Return the rows of all views, also at their finest grain."""
+    found = {}
     for name, view in views().items():
         found[name] = view_rows(client, f"SELECT * FROM {name}({RANGE})")
         if view.choices:
@@ -183,8 +182,8 @@ def test_a_rollup_is_refreshed_within_seconds(client: Client) -> None:
 @pytest.fixture(scope="module")
 def expected(client: Client) -> dict[bool, dict[str, list[str]]]:
     """The tables after each event once, in order; with or without the person."""
-    for rollup in ROLLUPS:  # the test refreshes by itself
-        client.command(f"DROP VIEW IF EXISTS {rollup}_refresh SYNC")
+    for name in (*ROLLUPS, *(view.name for view in materialized_views())):  # the test refreshes by itself
+        client.command(f"DROP VIEW IF EXISTS {name}_refresh SYNC")
     found = {}
     for with_her in (True, False):
         clear(client)
@@ -207,7 +206,7 @@ class Delivery(NamedTuple):
 
     batches: list[list[tuple[str, Any]]]
     refreshes: list[int]
-    """Numbers of batches before which the rollups are refreshed."""
+    """Numbers of batches before which the rollups are refreshed, and the rows of cohorts stored."""
     erased_before: int | None
     """Number of the batch before which the person is erased, the number of batches: after all; None: never."""
 
@@ -243,6 +242,7 @@ def test_any_delivery_of_the_same_events_leaves_the_same_rows(
     for number, batch in enumerate(batches):
         if number in refreshes:
             refresh(client)
+            store_cohorts(client, hours_ago=12 - number)
         if number == erased_before:
             erase(client)
         is_erased = erased_before is not None and number >= erased_before
@@ -255,6 +255,10 @@ def test_any_delivery_of_the_same_events_leaves_the_same_rows(
     found, wanted = contents(client), expected[erased_before is None]
     for table, rows_found in found.items():
         assert rows_found == wanted[table], table
+    store_cohorts(client)
+    assert set(stored_cohorts(client)) == {view.name for view in materialized_views()}
+    for view, rows_found in view_contents(client).items():
+        assert rows_found == wanted[view], f"{view} with stored cohorts"
 
 
 def erase(client: Client) -> None:
@@ -315,55 +319,3 @@ FROM trajectory_hours FINAL GROUP BY agent, policy_version HAVING n > 0
     newest_labels = {one["trajectory_id"]: one for one in labels}.values()
     ends = {(one["end"], one["success"], bool(one["pending"])) for one in newest_labels}
     assert ends >= {("truncated", None, False), ("truncated", None, True), ("open", None, False)}
-
-
-def test_hours_of_earlier_releases_count_time_outs_as_failures(
-    own_database: Callable[[str], Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An attempt cut off by a limit without any outcome is a failure, in a rate by hour as in one by task."""
-    settings = own_database("time_outs")
-    with monkeypatch.context() as then:
-        then.setattr(migrate_module, "migrations", lambda: [one for one in migrations() if one.name < "0035"])
-        migrate(settings)
-    with connection.connect(settings, database="time_outs") as client:
-        client.command("DROP VIEW trajectory_hours_refresh SYNC")
-        timed_out = {"trajectory_id": "t", "end": "truncated", "success": None}
-        insert(client, [("labeled-trajectories", label("t", 1, T0_US, None) | timed_out)])
-        client.command(
-            "INSERT INTO trajectory_hours (hour, tenant, agent, model, environment, harness_version, policy_version, "
-            "track, split, trajectories, truncated, version) "
-            "SELECT toStartOfHour(toDateTime(opened_at, 'UTC')), tenant, agent, model, environment, "
-            "harness_version, version_max, track, split, 1, 1, now64(6, 'UTC') FROM trajectories"
-        )
-        client.command("TRUNCATE TABLE dirty_hours")
-        migrate(settings)
-        refresh(client)
-        counted = "SELECT sum(outcomes), sum(successes), sum(truncated) FROM trajectory_hours FINAL"
-        assert client.query(counted).result_rows == [(1, 0, 1)]
-        of_view = f"SELECT attempts, outcomes, success_rate FROM success_by_version({RANGE})"
-        assert client.query(of_view).result_rows == [(1, 1, 0.0)]
-
-
-def test_attempts_of_earlier_releases_keep_their_cohorts(
-    own_database: Callable[[str], Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Views name the cohorts of rows from before `cohorts`, also of hours whose facts are gone."""
-    settings = own_database("cohorts_before")
-    with monkeypatch.context() as then:
-        then.setattr(migrate_module, "migrations", lambda: [one for one in migrations() if one.name < "0039"])
-        migrate(settings)
-    with connection.connect(settings, database="cohorts_before") as client:
-        client.command("DROP VIEW task_hours_refresh SYNC")
-        failed = {"success": False}
-        gone, kept = label("gone", 1, T0_US, None), label("kept", 2, T0_US + HOUR_US, None)
-        insert(client, [("labeled-trajectories", one | failed) for one in (gone, kept)])
-        client.command(f"INSERT INTO task_hours {statement('task_hours', {})}")
-        client.command("TRUNCATE TABLE dirty_hours")  # as by a retention: no hour is computed again
-        client.command("ALTER TABLE trajectories DELETE WHERE trajectory_id = 'gone' SETTINGS mutations_sync = 2")
-        migrate(settings)
-        of_tasks = f"SELECT tenant, agent, attempts, successes FROM task_outcomes({RANGE}) ORDER BY agent"
-        assert client.query(of_tasks).result_rows == [("default", "a0", 1, 0), ("default", "a1", 1, 0)]
-        clusters = f"SELECT agent, newest_trajectory_id, error_class FROM failure_clusters({RANGE})"
-        assert client.query(clusters).result_rows == [("a0", "kept", "")]
-        migrate(settings)
-        assert client.query(of_tasks).result_rows == [("default", "a0", 1, 0), ("default", "a1", 1, 0)]

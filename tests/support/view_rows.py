@@ -10,6 +10,7 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse.materialized_views import materialized_views
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, statement
 
@@ -19,6 +20,7 @@ TENANT = "default"
 TABLES = (
     *("checkpoints", "component_hours", "feedback", "learner_update_lags", "learner_updates", "steps", "tool_hours"),
     *("dirty_hours", "task_hours", "trajectories", "trajectory_hours", "worker_status"),
+    *("cohort_times", "materialized_cohorts", *(view.stored for view in materialized_views())),
 )
 FIVE_TASKS = [(8, 8), (8, 6), (8, 3), (8, 0), (5, 4)]
 """Attempts and successes of the tasks of shared/METRICS.md."""
@@ -33,8 +35,9 @@ def view_settings(own_database: Callable[[str], Settings], request: pytest.Fixtu
 def _view_client(view_settings: Settings) -> Iterator[Client]:
     migrate(view_settings)
     with connection.connect(view_settings, database=view_settings.clickhouse.database) as client:
-        for rollup in ROLLUPS:  # a refresh would replace planted rows by the facts
-            client.command(f"DROP VIEW IF EXISTS {rollup}_refresh SYNC")
+        # A refresh would replace planted rows by the facts.
+        for name in (*ROLLUPS, *(view.name for view in materialized_views())):
+            client.command(f"DROP VIEW IF EXISTS {name}_refresh SYNC")
         yield client
 
 

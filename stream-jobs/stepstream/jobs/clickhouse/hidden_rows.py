@@ -11,10 +11,13 @@ from collections.abc import Callable
 
 from clickhouse_connect.driver.client import Client
 
-TABLES = ("steps", "step_contents", "feedback", "trajectories", "trajectory_times", "user_days")
+TABLES = (
+    *("steps", "step_contents", "feedback", "trajectories", "trajectory_times", "user_days"),
+    *("failure_clusters_of_cohorts", "materialized_cohorts"),
+)
 """Tables of which an erasure hides rows."""
 OLD_PARTS_S = 480
-"""Longest `old_parts_lifetime` of these tables, that of `user_days`; 60 of the others. Replaced parts are then gone."""
+"""Longest `old_parts_lifetime` of these tables; those of facts have 60. Replaced parts are then gone."""
 _HIDDEN = """
 SELECT table, count() AS parts FROM system.parts
 WHERE database = currentDatabase() AND active AND has_lightweight_delete AND table IN {tables:Array(String)}

@@ -14,7 +14,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError,
 from clickhouse_connect.driver.insert import InsertContext
 
 from stepstream.config import Settings
-from stepstream.jobs.clickhouse import hidden_rows
+from stepstream.jobs.clickhouse import hidden_rows, materialized_views
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.jobs.clickhouse.rollup_refresh import refresh_lag_s
@@ -109,8 +109,12 @@ class Inserter:
             return None  # the next insert waits for it, and says so
 
     def begin_rewriting(self, since_s: int) -> dict[str, int] | None:
-        """Begin to rewrite parts with hidden rows, as `hidden_rows.begin_rewriting`; None: ClickHouse is away."""
+        """Begin to rewrite parts with hidden rows, as `hidden_rows.begin_rewriting`; None: ClickHouse is away.
+
+        And begin to delete the rows of views that were replaced.
+        """
         try:
+            materialized_views.begin_to_delete_replaced_rows(self._connected())
             return hidden_rows.begin_rewriting(self._connected(), since_s)
         except DatabaseError as error:
             log.warning("ClickHouse does not rewrite parts with hidden rows, tried again: %s", str(error)[:300])

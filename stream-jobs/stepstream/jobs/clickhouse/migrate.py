@@ -14,11 +14,11 @@ from importlib import resources
 from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse import materialized_views, rollup_refresh
 from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.connection import connect_when_ready
 from stepstream.jobs.clickhouse.create_views import create_views
 from stepstream.jobs.clickhouse.retention import apply_retention, days_of
-from stepstream.jobs.clickhouse.rollup_refresh import create_refreshes
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) 
         applied = _apply(client, cluster)
         days = days_of(settings.store)
         apply_retention(client, days, cluster)
-        create_refreshes(client, days, settings.clickhouse.refresh_s, cluster)
+        rollup_refresh.create_refreshes(client, days, settings.clickhouse.refresh_s, cluster)
+        materialized_views.create_refreshes(client, days, settings.clickhouse.refresh_s, cluster)
         return applied
     finally:
         client.close()
@@ -109,6 +110,7 @@ def _apply(client: Client, cluster: str) -> list[str]:
         client.insert("schema_migrations", [(migration.name, migration.sha256)], column_names=["name", "sha256"])
         log.info("applied migration %s", migration.name)
         applied.append(migration.name)
+    materialized_views.create_tables(client, cluster)
     create_views(client, cluster)
     return applied
 

@@ -49,16 +49,31 @@ def statement(rollup: str, days: Mapping[str, int], cluster: str = "") -> str:
         cluster: name of the cluster whose replicas all refresh; empty: one server.
     """
     facts = "steps" if rollup == "step_hours" else "trajectories"
+    since = complete_since(facts, days)
+    unit, marked, most = ("day", "toDate(hour)", 7) if rollup.endswith("_days") else ("hour", "hour", 48)
+    due = template("due").substitute(
+        rollup=rollup, facts=facts, unit=unit, marked=marked, most=most, complete_since=since
+    )
+    text = template(rollup).substitute(due=due.rstrip(), outcome=OUTCOME, now=now_of(cluster))
+    return f"{text.rstrip()}\n{_SETTINGS}"
+
+
+def complete_since(facts: str, days: Mapping[str, int]) -> str:
+    """Return the expression of the time since which no retention has deleted facts of this table."""
     kept = days.get(facts, 0)
     # A day more than is deleted: a day of which a part is gone would be counted anew without it.
-    since = f"toStartOfDay(now('UTC')) - INTERVAL {kept - 1} DAY" if kept else "toDateTime(0, 'UTC')"
-    unit, marked, most = ("day", "toDate(hour)", 7) if rollup.endswith("_days") else ("hour", "hour", 48)
-    due = _text("due").substitute(rollup=rollup, facts=facts, unit=unit, marked=marked, most=most, complete_since=since)
-    version = _NOW_OF_REPLICA.format(cluster=cluster.replace("\\", "\\\\").replace("'", "\\'")) if cluster else _NOW
-    return f"{_text(rollup).substitute(due=due.rstrip(), outcome=OUTCOME, now=version).rstrip()}\n{_SETTINGS}"
+    return f"toStartOfDay(now('UTC')) - INTERVAL {kept - 1} DAY" if kept else "toDateTime(0, 'UTC')"
 
 
-def _text(name: str) -> Template:
+def now_of(cluster: str) -> str:
+    """Return the expression of a version: on a cluster, no two replicas have the same."""
+    if not cluster:
+        return _NOW
+    return _NOW_OF_REPLICA.format(cluster=cluster.replace("\\", "\\\\").replace("'", "\\'"))
+
+
+def template(name: str) -> Template:
+    """Return the text of `rollups/NAME.sql`."""
     return Template((resources.files("stepstream.jobs.clickhouse") / "rollups" / f"{name}.sql").read_text("utf-8"))
 
 

@@ -47,6 +47,10 @@ def _names(names: Sequence[str]) -> str:
 
 def _page(view: View) -> str:
     cached = "More than 500 ms over long ranges at 100 million steps: cache its answer." if view.cached else ""
+    stored = (
+        "The rows of cohorts at rest that lie in the range as a whole are stored: a long range computes only the "
+        "others. Another grain computes all."
+    )
     grain = ", ".join(f"`{name}`" for name in (*view.grain, *view.series))
     choices = ", ".join(f"`{name}`" for name in view.choices)
     lines = [
@@ -55,6 +59,7 @@ def _page(view: View) -> str:
         view.meaning,
         "",
         f"One row for each {grain}. Reads {', '.join(f'`{table}`' for table in view.reads)}. {cached}".rstrip(),
+        *([stored] if view.materialized else []),
         *([f"`stepstream query {view.name} --by …` takes any of these, and {choices}."] if choices else []),
         f"It never pools {', '.join(f'`{name}`' for name in view.keys)}." if view.keys else "Its grain is fixed.",
         "",

@@ -90,6 +90,7 @@ def delete_rows(client: Client, targets: Sequence[Target]) -> int:
         deleted += _delete(client, facts, targets)
     _delete_times(client, targets)
     _delete_days(client, targets)
+    _delete_examples(client, targets)
     return deleted
 
 
@@ -236,6 +237,24 @@ def _delete_days(client: Client, targets: Sequence[Target]) -> None:
         where = "(tenant, user_key) IN (SELECT arrayJoin(arrayZip({tenants:Array(String)}, {keys:Array(UInt64)})))"
         given = {"tenants": [tenant for tenant, _ in chunk], "keys": [key for _, key in chunk]}
         hide(client, "user_days", [where], parameters=given)
+
+
+def _delete_examples(client: Client, targets: Sequence[Target]) -> None:
+    """Delete the stored rows of `failure_clusters` of each cohort that name one of the trajectories.
+
+    The view computes the rows of these cohorts until they are stored again.
+    """
+    about = _pairs(targets, lambda target: target.trajectories.joined)
+    query = (
+        "SELECT DISTINCT cohort_digest FROM failure_clusters_of_cohorts "
+        "WHERE newest_trajectory_id IN (SELECT name FROM about) "
+        "AND (tenant, newest_trajectory_id) IN (SELECT tenant, name FROM about)"
+    )
+    for chunk in chunks(sorted(digest for (digest,) in select(client, query, about=about))):
+        digests = {"digests": chunk}
+        where = "cohort_digest IN (SELECT arrayJoin({digests:Array(UInt128)}))"
+        hide(client, "materialized_cohorts", [f"view = 'failure_clusters' AND {where}"], parameters=digests)
+        hide(client, "failure_clusters_of_cohorts", [where], parameters=digests)
 
 
 def _delete_consents(client: Client, targets: Sequence[Target]) -> int:

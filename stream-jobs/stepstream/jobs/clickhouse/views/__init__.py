@@ -6,6 +6,10 @@ A definition is a ClickHouse SELECT with the parameters `since` and `until`, and
 `store migrate` creates each view at its default grain; `stepstream query --by` renders the same definition at another
 one. Where the grain has all names of a cohort, `$by` of a view that reads `cohorts` has their digest, and the names are
 joined at the end. Pure but for reading these files.
+
+At its default grain, a `materialized` view returns the stored rows of cohorts at rest that lie in the range as a whole
+(`../materialized_views.py`), and computes those of all others: its definition is the same for both. `$of_hours`,
+`$of_times` and `$of_cohorts` are the conditions that choose the cohorts.
 """
 
 import re
@@ -43,9 +47,32 @@ DIMENSIONS = {
     "day": "Day on which the trajectory began, UTC.",
 }
 """Columns that a view may be grouped by, with their meaning."""
+DIMENSION_TYPES = {"task_id": "String", "task_family": "LowCardinality(String)"}
+"""ClickHouse types of those that `VIEW_of_cohorts` has beside the cohort's digest."""
 COHORT = ("tenant", "agent", "model", "environment", "harness_version", "policy_version", "track", "split")
 """Names of which `cohort_digest` is a digest: to group by it takes less time."""
 _VIEW = re.compile(r"\$view_(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Conditions, with AND, by which a definition reads some cohorts only."""
+
+    hours: str = ""
+    """On `hour`."""
+    times: str = ""
+    """The same on `opened_at`."""
+    cohorts: str = ""
+    """On `cohort_digest`."""
+
+
+_ALL = _Scope()
+_NOT_STORED = _Scope(
+    "AND (hour < materialized.2 OR hour >= materialized.3)",
+    "AND (opened_at < materialized.2 OR opened_at >= materialized.3)",
+    "AND cohort_digest NOT IN (SELECT arrayJoin(materialize(materialized).1).1)",
+)
+_DUE = _Scope(cohorts="AND cohort_digest IN (SELECT arrayJoin(materialize(due).1).2)")
 
 
 class ViewError(ValueError):
@@ -84,6 +111,8 @@ class View:
     """Tables that it reads."""
     cached: bool
     """True: long ranges take over 500 ms at 100 million steps; a dashboard should cache the answer."""
+    materialized: bool
+    """True: the rows of cohorts at rest are stored; `../materialized_views.py`."""
     edges: tuple[str, ...]
     """Edge cases: one sentence or more each."""
     example: str
@@ -95,6 +124,23 @@ class View:
     def grain(self) -> tuple[str, ...]:
         """Return the dimensions of the stable view."""
         return self.keys + self.by
+
+    @property
+    def cohort_keys(self) -> tuple[str, ...]:
+        """Return the columns that identify a cohort in its definition."""
+        # A condition on a name reaches the table as a set of digests: ClickHouse's `enable_join_runtime_filters`.
+        # That finds no range of a primary key that begins with the tenant: there, the tenant is a key too.
+        return ("cohort_digest",) if "task_hours" in self.reads else ("tenant", "cohort_digest")
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """Return the columns that identify a row of a cohort, at the default grain."""
+        return tuple(dict.fromkeys((*(name for name in self.grain if name not in COHORT), *self.series)))
+
+    @property
+    def stored(self) -> str:
+        """Return the name of the table of its stored rows."""
+        return f"{self.name}_of_cohorts"
 
     def sql(self, by: Sequence[str] | None = None) -> str:
         """Return its SELECT, grouped by `keys` and `by`; None: at its default grain.
@@ -109,27 +155,70 @@ class View:
                 f"view {self.name} cannot be grouped by {', '.join(unknown)}: choose of {', '.join(possible)}"
             )
         grain = list(dict.fromkeys((*self.keys, *chosen)))
-        keyed = "cohorts" in self.reads and set(COHORT) <= set(grain)
-        keys = grain
-        if keyed:
-            # A condition on a name reaches the table as a set of digests: ClickHouse's `enable_join_runtime_filters`.
-            # That finds no range of a primary key that begins with the tenant: there, the tenant is a key too.
-            ids = ["cohort_digest"] if "task_hours" in self.reads else ["tenant", "cohort_digest"]
-            keys = [*ids, *(name for name in grain if name not in COHORT)]
+        names = ", ".join([*grain, *(column.name for column in self.columns)])
+        if self.materialized and set(grain) == set(self.grain):
+            scalar = Template(_fragments()["materialized"]).substitute(view=self.name)
+            return f"WITH\n(\n    {scalar}\n) AS materialized\n{self._named(names, self._stored_or_not())}"
+        if self._is_of_cohorts(grain):
+            return self._named(names, self._figures(grain, _ALL))
+        return f"SELECT {names}\nFROM\n(\n{indent(self._figures(grain, _ALL), '    ')}\n)"
+
+    def cohort_rows(self) -> str:
+        """Return a SELECT of `cohort_keys`, `row_keys` and figures, of some cohorts.
+
+        `due.1` is an array of their (tenant, digest); all of their attempts are in the hours from `due.2` to `due.3`.
+        """
+        text = self._figures(self.grain, _DUE)
+        for number, name in ((2, "since"), (3, "until")):
+            text = text.replace(f"{{{name}:DateTime('UTC')}}", f"due.{number}")
+        return f"SELECT {self._columns()}\nFROM\n(\n{indent(text, '    ')}\n)"
+
+    def _is_of_cohorts(self, grain: Sequence[str]) -> bool:
+        return "cohorts" in self.reads and set(COHORT) <= set(grain)
+
+    def _named(self, names: str, figures: str) -> str:
+        """Return a SELECT of figures by cohort with the names of the cohorts."""
+        return (
+            f"SELECT {names}\nFROM\n(\n{indent(figures, '    ')}\n) AS figures\n"
+            f"INNER JOIN\n(\n    {_fragments()['cohorts']}\n) AS cohorts USING ({', '.join(self.cohort_keys)})"
+        )
+
+    def _stored_or_not(self) -> str:
+        """Return a SELECT of the stored rows of cohorts, and of the computed rows of all others."""
+        columns = self._columns()
+        return f"""SELECT {columns}
+FROM
+(
+{indent(self._figures(self.grain, _NOT_STORED), "    ")}
+)
+UNION ALL
+SELECT {columns}
+FROM {self.stored}
+WHERE NOT is_marker AND (cohort_digest, version) IN (SELECT arrayJoin(materialize(materialized).1))"""
+
+    def _columns(self) -> str:
+        names = (*self.cohort_keys, *self.row_keys, *(column.name for column in self.columns))
+        return ", ".join(dict.fromkeys(names))
+
+    def _figures(self, grain: Sequence[str], scope: _Scope) -> str:
+        """Return its definition at a grain."""
+        keys = list(grain)
+        if self._is_of_cohorts(grain):
+            keys = [*self.cohort_keys, *(name for name in grain if name not in COHORT)]
         if "task_hours" in self.reads:  # such a view returns any name of its key
             keys = ["task_key" if name == "task_id" else name for name in keys]
         columns = ", ".join(keys)
+        conditions = {"of_hours": scope.hours, "of_times": scope.times, "of_cohorts": scope.cohorts}
         # A fragment may have others in it; a `$` of a regular expression stays.
-        texts = {name: Template(text).safe_substitute(_fragments(), by=columns) for name, text in _fragments().items()}
-        texts |= {f"view_{name}": view(name).sql(by) for name in _VIEW.findall(self.definition)}
+        texts = dict(_fragments())
+        for _ in range(2):
+            texts = {
+                name: Template(text).safe_substitute({**texts, **conditions}, by=columns)
+                for name, text in texts.items()
+            }
+        texts |= {f"view_{name}": view(name).sql(grain) for name in _VIEW.findall(self.definition)}
         by_task = ", ".join(name for name in keys if name != "task_family")
-        definition = Template(self.definition).substitute(texts, by=columns, by_task=by_task).strip()
-        names = ", ".join([*grain, *(column.name for column in self.columns)])
-        text = f"SELECT {names}\nFROM\n(\n{indent(definition, '    ')}\n)"
-        if keyed:
-            cohorts = _fragments()["cohorts"]
-            text += f" AS figures\nINNER JOIN\n(\n    {cohorts}\n) AS cohorts USING ({', '.join(ids)})"
-        return text
+        return Template(self.definition).substitute(texts, by=columns, by_task=by_task).strip()
 
 
 def views() -> Mapping[str, View]:
@@ -165,9 +254,9 @@ def _view(name: str, text: str, definition: str) -> View:
     lists: dict[str, Any] = {
         key: tuple(values.pop(key, ())) for key in ("keys", "by", "choices", "series", "reads", "edges")
     }
-    return View(
-        name=name, columns=columns, definition=definition, cached=values.pop("cached", False), **lists, **values
-    )
+    for flag in ("cached", "materialized"):
+        values.setdefault(flag, False)
+    return View(name=name, columns=columns, definition=definition, **lists, **values)
 
 
 @cache

@@ -9,13 +9,13 @@ SELECT
             length.steps AS lengths, length.outcomes AS ended, length.failures AS failed
         FROM task_hours
         WHERE hour >= toStartOfHour({since:DateTime('UTC')} + INTERVAL 3599 SECOND)
-            AND hour < toStartOfHour({until:DateTime('UTC')}) AND trajectories > 0
+            AND hour < toStartOfHour({until:DateTime('UTC')}) AND trajectories > 0 $of_hours $of_cohorts
             -- A refresh writes all rows of an hour, with one version: no FINAL, which compares eleven columns of each row.
             AND (hour, version) IN
             (
                 SELECT hour, max(version) FROM task_hours
                 WHERE hour >= toStartOfHour({since:DateTime('UTC')} + INTERVAL 3599 SECOND)
-                    AND hour < toStartOfHour({until:DateTime('UTC')})
+                    AND hour < toStartOfHour({until:DateTime('UTC')}) $of_hours
                 GROUP BY hour
             )
         UNION ALL

@@ -10,4 +10,4 @@ SELECT
         -- NULL: the attempt was lost, or is not judged yet; see clickhouse/outcome.py.
         $outcome AS outcome
     FROM trajectories FINAL
-    WHERE opened_at >= {since:DateTime('UTC')} AND opened_at < {until:DateTime('UTC')}
+    WHERE opened_at >= {since:DateTime('UTC')} AND opened_at < {until:DateTime('UTC')} $of_times $of_cohorts

@@ -1,0 +1,82 @@
+"""Test rollups and views of databases of earlier releases with data in them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from insert_facts import insert
+from sample_records import SECOND_US, T0_US, trajectory
+from stored_cohorts import store_cohorts
+
+from stepstream.config import Settings
+from stepstream.jobs.clickhouse import connection, materialized_views
+from stepstream.jobs.clickhouse import migrate as migrate_module
+from stepstream.jobs.clickhouse.migrate import migrate, migrations
+from stepstream.jobs.clickhouse.rollup_refresh import refresh, statement
+
+HOUR_US = 3600 * SECOND_US
+RANGE = f"since = toDateTime({T0_US // SECOND_US - 86400}), until = toDateTime({T0_US // SECOND_US + 86400})"
+
+
+@pytest.fixture
+def migrate_before(monkeypatch: pytest.MonkeyPatch) -> Callable[[Settings, str], None]:
+    """Return a function that applies the migrations before a number, as an earlier release did."""
+
+    def apply(settings: Settings, number: str) -> None:
+        with monkeypatch.context() as then:
+            then.setattr(migrate_module, "migrations", lambda: [one for one in migrations() if one.name < number])
+            then.setattr(materialized_views, "materialized_views", list)
+            migrate(settings)
+
+    return apply
+
+
+def failed(name: str, agent: str, opened_us: int, **fields: Any) -> tuple[str, Any]:
+    record = trajectory(name, revision=1, opened_at_us=opened_us, user=None, agent=agent)
+    return "labeled-trajectories", record | {"success": False} | fields
+
+
+def test_hours_of_earlier_releases_count_time_outs_as_failures(
+    own_database: Callable[[str], Settings], migrate_before: Callable[[Settings, str], None]
+) -> None:
+    """An attempt cut off by a limit without any outcome is a failure, in a rate by hour as in one by task."""
+    settings = own_database("time_outs")
+    migrate_before(settings, "0035")
+    with connection.connect(settings, database="time_outs") as client:
+        client.command("DROP VIEW trajectory_hours_refresh SYNC")
+        insert(client, [failed("t", "a", T0_US, end="truncated", success=None)])
+        client.command(
+            "INSERT INTO trajectory_hours (hour, tenant, agent, model, environment, harness_version, policy_version, "
+            "track, split, trajectories, truncated, version) "
+            "SELECT toStartOfHour(toDateTime(opened_at, 'UTC')), tenant, agent, model, environment, "
+            "harness_version, version_max, track, split, 1, 1, now64(6, 'UTC') FROM trajectories"
+        )
+        client.command("TRUNCATE TABLE dirty_hours")
+        migrate(settings)
+        refresh(client)
+        counted = "SELECT sum(outcomes), sum(successes), sum(truncated) FROM trajectory_hours FINAL"
+        assert client.query(counted).result_rows == [(1, 0, 1)]
+        of_view = f"SELECT attempts, outcomes, success_rate FROM success_by_version({RANGE})"
+        assert client.query(of_view).result_rows == [(1, 1, 0.0)]
+
+
+@pytest.mark.parametrize("number", ["0039", "0040"])
+def test_attempts_of_earlier_releases_keep_their_cohorts(
+    own_database: Callable[[str], Settings], migrate_before: Callable[[Settings, str], None], number: str
+) -> None:
+    """Views name the cohorts of rows from before `cohorts`, and store them, also of hours whose facts are gone."""
+    settings = own_database(f"cohorts_before_{number}")
+    migrate_before(settings, number)
+    with connection.connect(settings, database=settings.clickhouse.database) as client:
+        client.command("DROP VIEW task_hours_refresh SYNC")
+        insert(client, [failed("gone", "a0", T0_US), failed("kept", "a1", T0_US + HOUR_US)])
+        client.command(f"INSERT INTO task_hours {statement('task_hours', {})}")
+        client.command("TRUNCATE TABLE dirty_hours")  # as by a retention: no hour is computed again
+        client.command("ALTER TABLE trajectories DELETE WHERE trajectory_id = 'gone' SETTINGS mutations_sync = 2")
+        of_tasks = f"SELECT tenant, agent, attempts, successes FROM task_outcomes({RANGE}) ORDER BY agent"
+        clusters = f"SELECT agent, newest_trajectory_id, error_class FROM failure_clusters({RANGE})"
+        for _ in range(2):
+            migrate(settings)
+            assert client.query(of_tasks).result_rows == [("default", "a0", 1, 0), ("default", "a1", 1, 0)]
+            assert client.query(clusters).result_rows == [("a1", "kept", "")]
+            store_cohorts(client)
