@@ -9,7 +9,7 @@ from stepstream.jobs.clickhouse.rollup_refresh import refresh
 
 FILLED = {
     *("steps", "trajectories", "trajectory_times", "trajectory_hours", "step_hours", "component_hours"),
-    *("tool_hours", "tool_days", "task_hours", "user_days", "cohorts"),
+    *("tool_hours", "tool_days", "task_hours", "user_days", "cohorts", "cohort_times"),
 }
 """Tables with rows; a view that reads others is not measured."""
 _LONGEST_WAIT_S = 900

@@ -1,7 +1,8 @@
 """Delete the rows of some persons from ClickHouse, in one pass over each table.
 
 Statements that change a table select rows by keys and event ids, not by the persons' names: ClickHouse stores the text
-of a mutation beside the data, and the names must not stay there. A lightweight `DELETE` hides the rows from every
+of a mutation beside the data, and the names must not stay there. They take the keys from `erased_keys`, whose rows are
+dropped as soon as the statements have ended. A lightweight `DELETE` hides the rows from every
 query; `clickhouse/hidden_rows.py` rewrites the parts later, once for all erasures of a day. To hide a row by one column
 of its identity takes a quarter of the time that the whole identity takes (docs/measured/store.md): the rest of the
 identity is compared before, in a query. Deletions fire no materialized views: they mark the hours, so that their
@@ -17,8 +18,8 @@ from typing import Any, Protocol
 from clickhouse_connect.driver.client import Client
 
 from stepstream.jobs.erasure.findings import Person
-from stepstream.jobs.erasure.row_keys import FACTS, Facts, Key, columns, conditions, short_conditions
-from stepstream.jobs.erasure.row_queries import Pair, chunks, hide, select
+from stepstream.jobs.erasure.row_keys import FACTS, Facts, Key, columns, conditions, short_condition, short_keys
+from stepstream.jobs.erasure.row_queries import Pair, chunks, hide, key_sources, select
 
 # One column first: few rows pass it, and only these are compared in full.
 _PERSONS = "user IN (SELECT name FROM persons) AND (tenant, user) IN (SELECT tenant, name FROM persons)"
@@ -152,18 +153,28 @@ def _delete(client: Client, facts: Facts, targets: Sequence[Target]) -> int:
     hours = sorted({key[1] // 3600 * 3600 for key in found.owners})
     _mark(client, facts, hours)
     deleted = 0
-    for table in facts.delete_from:
-        present, shared = (_searched if table == facts.find_in else _present)(client, table, facts, found)
-        for number, target in enumerate(targets):
-            target.counts.plan_rows(f"{table} by key", table, present[number])
-        if present:
-            hide(client, table, short_conditions(facts, found.owners.keys() - shared))
-            hide(client, table, conditions(facts, shared))
-        for target in targets:
-            target.counts.rows_removed(f"{table} by key", table)
-        deleted += present.total()
+    with key_sources(client, short_keys(facts, found.owners)) as sources:
+        wheres = [short_condition(facts, found.owners, source) for source in sources]
+        for table in facts.delete_from:
+            present, shared = (_searched if table == facts.find_in else _present)(client, table, facts, found, wheres)
+            for number, target in enumerate(targets):
+                target.counts.plan_rows(f"{table} by key", table, present[number])
+            if present and shared:
+                _hide_apart(client, table, facts, found.owners.keys() - shared, shared)
+            elif present:
+                hide(client, table, wheres)
+            for target in targets:
+                target.counts.rows_removed(f"{table} by key", table)
+            deleted += present.total()
     _mark(client, facts, hours)  # again: a refresh may have run since
     return deleted
+
+
+def _hide_apart(client: Client, table: str, facts: Facts, alone: Collection[Key], shared: Collection[Key]) -> None:
+    """Hide rows; the `shared` identities have a short column that other rows have too."""
+    with key_sources(client, short_keys(facts, alone)) as sources:
+        hide(client, table, [short_condition(facts, alone, source) for source in sources])
+    hide(client, table, conditions(facts, shared))
 
 
 def _mark(client: Client, facts: Facts, hours: Sequence[int]) -> None:
@@ -173,10 +184,13 @@ def _mark(client: Client, facts: Facts, hours: Sequence[int]) -> None:
         client.insert("dirty_hours", marks, column_names=["of", "hour", "at"])
 
 
-def _searched(client: Client, table: str, facts: Facts, found: _Found) -> tuple[Counter[int], set[Key]]:
+def _searched(
+    client: Client, table: str, facts: Facts, found: _Found, wheres: Sequence[str]
+) -> tuple[Counter[int], set[Key]]:
     """Return, of the table that was searched, the number of rows of each person, and the shared identities.
 
-    Those are the identities whose short column other rows have too: of others, or of a writer since.
+    `wheres` select rows by their short columns. Shared are the identities whose short column other rows have too: of
+    others, or of a writer since.
     """
     rows: Counter[int] = Counter()
     by_short: Counter[Any] = Counter()
@@ -185,17 +199,19 @@ def _searched(client: Client, table: str, facts: Facts, found: _Found) -> tuple[
         by_short[key[facts.short]] += number
     short = facts.key[facts.short]
     differing: set[Any] = set()
-    for where in short_conditions(facts, found.owners):
+    for where in wheres:
         query = f"SELECT {short}, count() FROM {table} WHERE {where} GROUP BY {short}"
         differing.update(value for value, number in client.query(query).result_rows if number != by_short[value])
     return rows, _with_short(facts, found, differing)
 
 
-def _present(client: Client, table: str, facts: Facts, found: _Found) -> tuple[Counter[int], set[Key]]:
+def _present(
+    client: Client, table: str, facts: Facts, found: _Found, wheres: Sequence[str]
+) -> tuple[Counter[int], set[Key]]:
     """Return the same of a table that names nobody."""
     rows: Counter[int] = Counter()
     foreign: set[Any] = set()
-    for where in short_conditions(facts, found.owners):
+    for where in wheres:
         query = f"SELECT {columns(facts)}, count() FROM {table} WHERE {where} GROUP BY {', '.join(facts.key)}"
         for *key, present in client.query(query).result_rows:
             if (owner := found.owners.get(tuple(key))) is None:
@@ -212,20 +228,15 @@ def _with_short(facts: Facts, found: _Found, values: Collection[Any]) -> set[Key
 def _delete_times(client: Client, targets: Sequence[Target]) -> None:
     """Delete the times of the persons' own trajectories; those with steps of others get the times of these."""
     own = sorted(_pairs(targets, lambda target: target.trajectories.own))
-    for chunk in chunks(own):
-        names = {"tenants": [tenant for tenant, _ in chunk], "names": [name for _, name in chunk]}
-        where = (
-            "(trajectory_key, tenant) IN (SELECT arrayJoin(arrayZip(arrayMap("
-            "name -> sipHash64(name), {names:Array(String)}), {tenants:Array(String)})))"
-        )
-        hide(client, "trajectory_times", [where], parameters=names)
-        client.command(
-            "INSERT INTO trajectory_times SELECT sipHash64(trajectory_id) AS trajectory_key, tenant, min(occurred_at), "
-            "max(occurred_at) FROM steps WHERE trajectory_id IN {names:Array(String)} AND (tenant, trajectory_id) IN "
-            "(SELECT arrayJoin(arrayZip({tenants:Array(String)}, {names:Array(String)}))) "
-            "GROUP BY trajectory_key, tenant",
-            parameters=names,
-        )
+    with key_sources(client, [(tenant, 0, name) for tenant, name in own]) as sources:
+        for source in sources:
+            keys = f"SELECT sipHash64(name), tenant FROM {source}"
+            hide(client, "trajectory_times", [f"(trajectory_key, tenant) IN ({keys})"])
+            client.command(
+                "INSERT INTO trajectory_times SELECT sipHash64(trajectory_id) AS trajectory_key, tenant, "
+                f"min(occurred_at), max(occurred_at) FROM steps WHERE trajectory_id IN (SELECT name FROM {source}) "
+                f"AND (tenant, trajectory_id) IN (SELECT tenant, name FROM {source}) GROUP BY trajectory_key, tenant"
+            )
 
 
 def _delete_days(client: Client, targets: Sequence[Target]) -> None:

@@ -11,8 +11,12 @@ KEYS_BYTES = 240_000
 _NUMBERS_BYTES = 40
 """Longest text of the numbers of a key."""
 _KEYS_TYPE = "Array(Tuple(String, UInt32, String, Array(Array(UInt64))))"
+_NAME = "trajectory_id"
+"""The only short column that is a text."""
 Key = tuple[Any, ...]
 """Values of a row's identity, as `Facts.key`; the time in Unix seconds."""
+StoredKey = tuple[str, int, str]
+"""Tenant, number and name, of which a key has one or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +73,44 @@ def columns(facts: Facts) -> str:
     return ", ".join((tenant, f"toUnixTimestamp({time})", *others))
 
 
-def short_conditions(facts: Facts, keys: Iterable[Key]) -> Iterator[str]:
-    """Yield conditions of which one holds for each row that has a tenant and a short column of the identities.
+def short_keys(facts: Facts, keys: Iterable[Key]) -> list[StoredKey]:
+    """Return the short columns of identities, in the order of their times, each once."""
+    values = dict.fromkeys(key[facts.short] for key in sorted(keys, key=lambda key: (key[1], key)))
+    if facts.key[facts.short] == _NAME:
+        return [("", 0, value) for value in values]
+    return [("", value, "") for value in values]
 
-    As in `conditions`. A few rows of others may have both. Conditions for fewer identities hold for no further row: a
-    query with the conditions finds all others' rows that a deletion with them could reach.
+
+def short_condition(facts: Facts, keys: Iterable[Key], source: str) -> str:
+    """Return a condition that holds for each row that has a tenant of the identities and a short column in a source.
+
+    `source` is one of `row_queries.key_sources`, of `short_keys`. A few rows of others may have both. A condition for
+    fewer identities holds for no further row: a query with the condition finds all others' rows that a deletion with
+    it could reach.
     """
-    ordered = sorted(keys, key=lambda key: (key[1], key))
-    tenants = ", ".join(map(_quoted, sorted({key[0] for key in ordered})))
+    tenants = ", ".join(map(_quoted, sorted({key[0] for key in keys})))
     column = facts.key[facts.short]
-    of_type = "String" if column == "trajectory_id" else "UInt64"
+    return f"tenant IN ({tenants}) AND {column} IN (SELECT {'name' if column == _NAME else 'number'} FROM {source})"
 
-    def condition(values: list[Any]) -> str:
-        return (
-            f"tenant IN ({tenants}) AND "
-            f"{column} IN (SELECT arrayJoin(JSONExtract({_literal(values)}, 'Array({of_type})')))"
-        )
 
-    chunk: list[Any] = []
+def literal_sources(keys: Iterable[StoredKey]) -> Iterator[str]:
+    """Yield subqueries of the keys as literals: columns `tenant`, `number` and `name`."""
+
+    def source(chunk: list[StoredKey]) -> str:
+        keys_of = f"JSONExtract({_literal(chunk)}, 'Array(Tuple(String, UInt64, String))')"
+        return f"(SELECT key.1 AS tenant, key.2 AS number, key.3 AS name FROM (SELECT arrayJoin({keys_of}) AS key))"
+
+    chunk: list[StoredKey] = []
     size = 0
-    for value in dict.fromkeys(key[facts.short] for key in ordered):
-        added = len(_literal(value))
+    for key in keys:
+        added = len(_literal(key))
         if chunk and size + added > KEYS_BYTES:
-            yield condition(chunk)
+            yield source(chunk)
             chunk, size = [], 0
-        chunk.append(value)
+        chunk.append(key)
         size += added
     if chunk:
-        yield condition(chunk)
+        yield source(chunk)
 
 
 def conditions(facts: Facts, keys: Iterable[Key]) -> Iterator[str]:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.jobs.erasure import row_keys
-from stepstream.jobs.erasure.row_keys import FACTS, Key, short_conditions
+from stepstream.jobs.erasure.row_keys import FACTS, Key, StoredKey, literal_sources, short_condition, short_keys
 
-STEPS = FACTS[0]
+STEPS, TRAJECTORIES = FACTS[0], FACTS[-1]
 Keys = st.sets(
     st.tuples(
         st.sampled_from(["a", "b'", "c\\"]), st.integers(0, 9), st.just("t"), st.integers(0, 2), st.integers(0, 9)
@@ -19,28 +19,45 @@ Keys = st.sets(
 )
 
 
-def selected(keys: set[Key]) -> list[tuple[frozenset[str], int]]:
-    """Return the tenants and a value of the short column for each value of each condition."""
-    found = []
-    for where in short_conditions(STEPS, keys):
-        tenants, values = re.fullmatch(
-            r"tenant IN \((.*)\) AND .*JSONExtract\('(.*)', 'Array\(UInt64\)'\)\)\)", where
-        ).groups()  # type: ignore[union-attr]
-        found += [(frozenset(tenants.split(", ")), value) for value in orjson.loads(values)]
-    return found
+def tenants_of(keys: set[Key]) -> set[str]:
+    """Return the tenants of the condition for identities, as literals."""
+    condition = re.fullmatch(r"tenant IN \((.*)\) AND source_key IN \(SELECT number FROM s\)", text := of(keys))
+    assert condition, text
+    return set(filter(None, condition[1].split(", ")))
+
+
+def of(keys: set[Key]) -> str:
+    return short_condition(STEPS, keys, "s")
 
 
 @given(Keys, Keys)
 def test_fewer_identities_reach_no_further_row(keys: set[Key], others: set[Key]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_keys, "KEYS_BYTES", 12)
-        wide, narrow = selected(keys | others), selected(keys)
-    assert sorted(value for _, value in wide) == sorted({key[4] for key in keys | others}), "each value once"
-    by_value = {value: tenants for tenants, value in wide}
-    assert all(tenants <= by_value[value] for tenants, value in narrow)
-    assert len({tenants for tenants, _ in wide}) <= 1
+    wide, narrow = short_keys(STEPS, keys | others), short_keys(STEPS, keys)
+    assert sorted(number for _, number, _ in wide) == sorted({key[4] for key in keys | others}), "each value once"
+    assert set(narrow) <= set(wide)
+    assert tenants_of(keys) <= tenants_of(keys | others)
 
 
 def test_texts_are_quoted() -> None:
-    [where] = short_conditions(STEPS, [("it's \\", 0, "t", 0, 5)])
-    assert where.startswith("tenant IN ('it\\'s \\\\') AND ")
+    assert short_condition(STEPS, [("it's \\", 0, "t", 0, 5)], "s").startswith("tenant IN ('it\\'s \\\\') AND ")
+
+
+def test_trajectories_are_selected_by_name() -> None:
+    keys = [("a", 5, "later"), ("a", 0, "first"), ("b", 7, "first")]
+    assert short_keys(TRAJECTORIES, keys) == [("", 0, "first"), ("", 0, "later")]
+    assert short_condition(TRAJECTORIES, keys, "s").endswith("AND trajectory_id IN (SELECT name FROM s)")
+
+
+@given(st.lists(st.tuples(st.text(max_size=2), st.integers(0, 1 << 64), st.text(max_size=2))))
+def test_literals_have_every_key_once_and_a_limited_size(keys: list[StoredKey]) -> None:
+    keys = [(tenant, number % (1 << 64), name) for tenant, number, name in keys]
+    found: list[StoredKey] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_keys, "KEYS_BYTES", 60)
+        for source in literal_sources(keys):
+            literal = re.search(r"JSONExtract\('(.*)', 'Array", source, re.DOTALL)
+            assert literal
+            chunk = orjson.loads(re.sub(r"\\(.)", r"\1", literal[1], flags=re.DOTALL))
+            assert len(chunk) == 1 or len(literal[1]) < 120
+            found += [(tenant, number, name) for tenant, number, name in chunk]
+    assert found == keys

@@ -1,3 +1,13 @@
+WITH
+    -- Hours of the harness versions that count: most fleets have none, and their attempts need not be read.
+    (
+        SELECT (min(first), max(last))
+        FROM cohort_times
+        WHERE cohort_digest IN
+        (
+            SELECT cohort_digest FROM cohorts WHERE length(extractKeyValuePairs(toString(harness_version), '=', ';')) = 2
+        )
+    ) AS of_modules
 SELECT
     $by,
     module_a,
@@ -59,6 +69,7 @@ FROM
                 ) AS t
                 WHERE t.outcome IS NOT NULL
                     AND length(extractKeyValuePairs(toString(t.harness_version), '=', ';')) = 2
+                    AND t.hour >= of_modules.1 AND t.hour <= of_modules.2
                 GROUP BY $by, task_id, modules
             )
         )
