@@ -59,6 +59,11 @@ TARGET_MS = 500
 PERSONS = 100
 CACHED = {"pass_rates", "tool_health"}
 """Views of shared/ANALYTICS.md whose answers a dashboard caches: pass^k over all tasks, and quantiles of tools."""
+SHOWN = {"task_outcomes": "ORDER BY successes / attempts, attempts DESC LIMIT 100"}
+"""What a dashboard shows of a view with a row for each task, as the panel of the Grafana dashboard asks for it.
+
+All of its rows, two million of the largest tenant at 100 million steps, are an export: their time is printed apart.
+"""
 Figures = dict[str, Any]
 
 
@@ -167,15 +172,18 @@ def view_times(client: Client, source: Source, runs: int) -> Iterator[tuple[str,
             query = f"SELECT * FROM {view.name}(since = {{since:DateTime}}, until = {{until:DateTime}})"
             if "tenant" in view.grain:
                 query += " WHERE tenant = {tenant:String}"
+            queries = {view.name: f"{query} {SHOWN.get(view.name, '')}"}
+            if view.name in SHOWN:
+                queries[f"{view.name}, all rows"] = query
             if view.name in CACHED:
-                query += " SETTINGS use_query_cache = 1, query_cache_ttl = 600"
-            ask = partial(client.query, query, given)
-            try:
-                found = times_ms(ask, runs)
-            except ClickHouseError as error:
-                print(f"{view.name} over {days} days: {str(error)[:300]}", file=sys.stderr)
-                continue
-            yield view.name, days, found
+                queries[view.name] += "SETTINGS use_query_cache = 1, query_cache_ttl = 600"
+            for name, text in queries.items():
+                try:
+                    found = times_ms(partial(client.query, text, given), runs)
+                except ClickHouseError as error:
+                    print(f"{name} over {days} days: {str(error)[:300]}", file=sys.stderr)
+                    continue
+                yield name, days, found
 
 
 def ask_views(client: Client, source: Source, runs: int) -> Figures:
@@ -184,7 +192,8 @@ def ask_views(client: Client, source: Source, runs: int) -> Figures:
     slowest: dict[str, float] = {}
     for name, days, found in view_times(client, source, runs):
         p95 = quantile(found, 0.95)
-        slowest[name] = max(slowest.get(name, 0), p95)
+        if name in views():
+            slowest[name] = max(slowest.get(name, 0), p95)
         print(f"| {name} | {days} | {statistics.median(found):.1f} | {p95:.1f} |", flush=True)
     above = {name: round(p95) for name, p95 in slowest.items() if p95 > TARGET_MS}
     return {"p95_ms_dashboard": round(max(slowest.values()), 1), "views_above_500_ms": above}
