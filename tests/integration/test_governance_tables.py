@@ -218,6 +218,23 @@ def test_a_rewriting_begins_once_for_all_that_was_hidden_before(client: Client, 
     assert client.query("SELECT count() FROM steps").result_rows[0][0] == 6
 
 
+def test_a_rewriting_has_an_age_until_it_ends(client: Client, inserter: Inserter) -> None:
+    waiting = "SELECT count() FROM system.mutations WHERE table = 'steps' AND NOT is_done AND create_time < now()"
+    later_s = int(time.time()) + 3600
+    put_days(inserter)
+    delete_ada(client)
+    client.command("SYSTEM STOP MERGES steps")
+    try:
+        client.command("ALTER TABLE steps DELETE WHERE user = 'nobody'", settings={"mutations_sync": 0})
+        wait_until(lambda: client.query(waiting).result_rows == [(1,)])
+        assert inserter.rewriting_age_s() == 0, "another mutation"
+        assert hidden_rows.begin_rewriting(client, later_s)["steps"] == 3
+        wait_until(lambda: (inserter.rewriting_age_s() or 0) > 0)
+    finally:
+        client.command("SYSTEM START MERGES steps")
+    wait_until(lambda: not hidden_rows.hidden_parts(client) and inserter.rewriting_age_s() == 0)
+
+
 def test_a_row_with_the_source_key_of_an_erased_one_stays(client: Client, inserter: Inserter) -> None:
     """Tenants, and trajectories of one tenant, may use the same event id."""
     put(inserter, "governed-steps", step("mine", user="ada", event_id="e"), step("other", user="ada"))

@@ -44,6 +44,7 @@ class Exporter:
         self.set("stepstream_job_lag_offsets", 500)
         self.set("stepstream_job_snapshot_age_seconds", 4000)
         self.set("stepstream_store_refresh_lag_seconds", 400)
+        self.set("stepstream_store_rewriting_age_seconds", 30_000)
         self.set("stepstream_gateway_spool_bytes", 60)
         self.set("stepstream_gateway_backlog", 10)
         self.set("stepstream_alarms_active", 1)

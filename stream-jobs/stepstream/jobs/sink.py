@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from stepstream.config import Settings
-from stepstream.core.metrics.stream_jobs import REFRESH_LAG
+from stepstream.core.metrics.stream_jobs import REFRESH_LAG, REWRITING_AGE
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.clickhouse import hidden_rows
@@ -45,8 +45,9 @@ NAME = "store"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 _REFRESH_LAG = REFRESH_LAG.create()
+_REWRITING_AGE = REWRITING_AGE.create()
 _LOOK_EVERY_S = 10.0
-"""Time between two looks at the age of the rollups, and at whether a rewriting is due."""
+"""Time between two looks at the ages of the rollups and of rewritings, and at whether a rewriting is due."""
 
 
 T = TypeVar("T")
@@ -80,12 +81,15 @@ class SinkProcessor:
         """Do nothing: the job has no state."""
 
     def tick(self) -> None:
-        """Export how long ago the rollups were refreshed, and begin a rewriting that is due, at most every 10 s."""
+        """Export the ages of rollups and rewritings, and begin a rewriting that is due, at most every 10 s."""
         if time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + _LOOK_EVERY_S
             lag = self._inserter.refresh_lag_s()
             if lag is not None:
                 _REFRESH_LAG.set(lag)
+            age = self._inserter.rewriting_age_s()
+            if age is not None:
+                _REWRITING_AGE.set(age)
             self._rewrite_hidden_rows(time.time())
 
     def _rewrite_hidden_rows(self, now_s: float) -> None:

@@ -110,7 +110,12 @@ REFRESH_LAG = GaugeMetric(
     "seconds",
     "Time since the last refresh of the rollup that was refreshed longest ago.",
 )
-SINK = (REFRESH_LAG,)
+REWRITING_AGE = GaugeMetric(
+    "stepstream_store_rewriting_age_seconds",
+    "seconds",
+    "Time since the oldest unfinished rewriting of parts with hidden rows began; 0: none is in progress.",
+)
+SINK = (REFRESH_LAG, REWRITING_AGE)
 
 CURATE_DECISIONS = GaugeMetric("stepstream_curate_decisions", "decisions", "Decisions in memory.")
 CURATE_FORGOTTEN = CounterMetric(

@@ -28,6 +28,10 @@ SELECT DISTINCT table FROM system.mutations
 WHERE database = currentDatabase() AND command LIKE '%APPLY DELETED MASK%'
     AND (NOT is_done OR create_time >= toDateTime({since:UInt32}))
 """
+_AGE = """
+SELECT max(greatest(0, dateDiff('second', create_time, now()))) FROM system.mutations
+WHERE database = currentDatabase() AND command LIKE '%APPLY DELETED MASK%' AND NOT is_done
+"""
 
 
 def hidden_parts(client: Client) -> dict[str, int]:
@@ -70,6 +74,16 @@ def begin_rewriting(client: Client, since_s: int) -> dict[str, int]:
     for table in due:
         _apply_masks(client, table, wait=False)
     return due
+
+
+def rewriting_age_s(client: Client) -> float:
+    """Return the time since the oldest rewriting that has not ended began, in seconds; 0: none is in progress.
+
+    Raises:
+        ClickHouseError: the store is unavailable.
+    """
+    (age,) = client.query(_AGE).result_rows[0]
+    return float(age)
 
 
 def _apply_masks(client: Client, table: str, *, wait: bool) -> None:

@@ -108,6 +108,13 @@ class Inserter:
         except _UNAVAILABLE:
             return None  # the next insert waits for it, and says so
 
+    def rewriting_age_s(self) -> float | None:
+        """Return the age of a rewriting in seconds, as `hidden_rows.rewriting_age_s`; None: ClickHouse is away."""
+        try:
+            return hidden_rows.rewriting_age_s(self._connected())
+        except _UNAVAILABLE:
+            return None
+
     def begin_rewriting(self, since_s: int) -> dict[str, int] | None:
         """Begin to rewrite parts with hidden rows, as `hidden_rows.begin_rewriting`; None: ClickHouse is away.
 

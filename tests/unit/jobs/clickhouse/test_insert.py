@@ -34,6 +34,9 @@ class FakeStore:
             raise DataError("cannot convert")
         self.taken += context.data
 
+    def query(self, text: str) -> None:
+        raise self.error
+
     def close(self) -> None:
         pass
 
@@ -82,3 +85,9 @@ def test_a_fault_of_the_server_is_retried(monkeypatch: pytest.MonkeyPatch, code:
     store = FakeStore(away=3, error=DatabaseError("busy", code=code))
     assert inserter(monkeypatch, store).insert("steps", batch) == {}
     assert store.taken == [1]
+
+
+@pytest.mark.parametrize("error", [OperationalError("connection refused"), DatabaseError("no access", code=497)])
+def test_an_unavailable_clickhouse_has_no_ages(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    one = inserter(monkeypatch, FakeStore(error=error))
+    assert (one.refresh_lag_s(), one.rewriting_age_s()) == (None, None)

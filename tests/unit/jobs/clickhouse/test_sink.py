@@ -27,6 +27,7 @@ class RefusingInserter:
     def __init__(self) -> None:
         self.inserted: list[tuple[str, Row]] = []
         self.lag_s: float | None = None
+        self.age_s: float | None = None
         self.is_away = False
         self.rewritings: list[int] = []
 
@@ -38,6 +39,9 @@ class RefusingInserter:
 
     def refresh_lag_s(self) -> float | None:
         return self.lag_s
+
+    def rewriting_age_s(self) -> float | None:
+        return self.age_s
 
     def begin_rewriting(self, since_s: int) -> dict[str, int] | None:
         if self.is_away:
@@ -120,6 +124,14 @@ def test_the_age_of_the_rollups_is_exported_and_stays_while_the_store_is_away(mo
         inserter.lag_s = lag_s
         processor.tick()
         assert REGISTRY.get_sample_value("stepstream_store_refresh_lag_seconds") == exported
+
+
+def test_the_age_of_a_rewriting_is_exported_and_stays_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor, inserter = looking(monkeypatch, Settings())
+    for age_s, exported in ((30_000.0, 30_000.0), (None, 30_000.0), (0.0, 0.0)):
+        inserter.age_s = age_s
+        processor.tick()
+        assert REGISTRY.get_sample_value("stepstream_store_rewriting_age_seconds") == exported
 
 
 def test_a_record_older_than_its_table_keeps_rows_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
