@@ -92,9 +92,9 @@ def create_tables(client: Client, cluster: str = "") -> list[str]:
         for text in (
             f"DROP VIEW IF EXISTS {view.name}_refresh SYNC",
             f"DROP VIEW IF EXISTS {view.stored}_marked SYNC",
-            # Until the view is replaced, it finds no cohort whose rows are stored.
-            f"ALTER TABLE materialized_cohorts DELETE WHERE view = '{view.name}'",
             f"DROP TABLE IF EXISTS {view.stored} SYNC",
+            # After the table: a refresh that another process created must leave no marker without rows.
+            f"ALTER TABLE materialized_cohorts DELETE WHERE view = '{view.name}'",
             f"CREATE TABLE IF NOT EXISTS {view.stored}\n(\n    {columns},\n"
             "    is_marker Bool,\n    version DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1))\n)\n"
             f"ENGINE = ReplacingMergeTree(version)\nORDER BY (is_marker, {keys})\n"
