@@ -19,7 +19,7 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.rollup_refresh import complete_since, now_of, template
-from stepstream.jobs.clickhouse.views import DIMENSION_TYPES, View, views
+from stepstream.jobs.clickhouse.views import COHORT, DIMENSION_TYPES, View, views
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def create_tables(client: Client, cluster: str = "") -> list[str]:
     changed = [view for view in materialized_views() if comments.get(view.stored) != _comment(view)]
     for view in changed:
         columns = ",\n    ".join(f"{name} {type_}" for name, type_ in _types(view).items())
-        keys = ", ".join(dict.fromkeys((*view.cohort_keys, *view.row_keys)))
+        keys = ", ".join(("is_marker", "tenant", "cohort_digest", *view.row_keys))
         for text in (
             f"DROP VIEW IF EXISTS {view.name}_refresh SYNC",
             f"DROP VIEW IF EXISTS {view.stored}_marked SYNC",
@@ -97,7 +97,7 @@ def create_tables(client: Client, cluster: str = "") -> list[str]:
             f"ALTER TABLE materialized_cohorts DELETE WHERE view = '{view.name}'",
             f"CREATE TABLE IF NOT EXISTS {view.stored}\n(\n    {columns},\n"
             "    is_marker Bool,\n    version DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1))\n)\n"
-            f"ENGINE = ReplacingMergeTree(version)\nORDER BY (is_marker, {keys})\n"
+            f"ENGINE = ReplacingMergeTree(version)\nORDER BY ({keys})\n"
             f"SETTINGS non_replicated_deduplication_window = 1000\nCOMMENT '{_comment(view)}'",
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {view.stored}_marked TO materialized_cohorts AS\n"
             f"SELECT '{view.name}' AS view, cohort_digest, version FROM {view.stored} WHERE is_marker",
@@ -155,10 +155,9 @@ def begin_to_delete_replaced_rows(client: Client) -> None:
 
 def _types(view: View) -> dict[str, str]:
     """Return the columns of its table with their types."""
-    types = DIMENSION_TYPES | {"tenant": "LowCardinality(String)", "cohort_digest": "UInt128 CODEC(ZSTD(1))"}
     columns = {column.name: column.type for column in view.columns}
-    names = dict.fromkeys((*view.cohort_keys, *view.row_keys, *columns))
-    return {name: columns[name] if name in columns else types[name] for name in names}
+    keys = {name: DIMENSION_TYPES[name] for name in (*COHORT, *view.row_keys) if name not in columns}
+    return {"cohort_digest": "UInt128 CODEC(ZSTD(1))", **keys, **columns}
 
 
 def _comment(view: View) -> str:

@@ -47,10 +47,13 @@ DIMENSIONS = {
     "day": "Day on which the trajectory began, UTC.",
 }
 """Columns that a view may be grouped by, with their meaning."""
-DIMENSION_TYPES = {"task_id": "String", "task_family": "LowCardinality(String)"}
-"""ClickHouse types of those that `VIEW_of_cohorts` has beside the cohort's digest."""
 COHORT = ("tenant", "agent", "model", "environment", "harness_version", "policy_version", "track", "split")
 """Names of which `cohort_digest` is a digest: to group by it takes less time."""
+DIMENSION_TYPES = dict.fromkeys((*COHORT, "task_family"), "LowCardinality(String)") | {
+    "policy_version": "Int32",
+    "task_id": "String",
+}
+"""ClickHouse types of the dimensions that `VIEW_of_cohorts` has."""
 _VIEW = re.compile(r"\$view_(\w+)")
 
 
@@ -126,13 +129,6 @@ class View:
         return self.keys + self.by
 
     @property
-    def cohort_keys(self) -> tuple[str, ...]:
-        """Return the columns that identify a cohort in its definition."""
-        # A condition on a name reaches the table as a set of digests: ClickHouse's `enable_join_runtime_filters`.
-        # That finds no range of a primary key that begins with the tenant: there, the tenant is a key too.
-        return ("cohort_digest",) if "task_hours" in self.reads else ("tenant", "cohort_digest")
-
-    @property
     def row_keys(self) -> tuple[str, ...]:
         """Return the columns that identify a row of a cohort, at the default grain."""
         return tuple(dict.fromkeys((*(name for name in self.grain if name not in COHORT), *self.series)))
@@ -157,54 +153,62 @@ class View:
         grain = list(dict.fromkeys((*self.keys, *chosen)))
         names = ", ".join([*grain, *(column.name for column in self.columns)])
         if self.materialized and set(grain) == set(self.grain):
-            scalar = Template(_fragments()["materialized"]).substitute(view=self.name)
-            return f"WITH\n(\n    {scalar}\n) AS materialized\n{self._named(names, self._stored_or_not())}"
+            return self._stored_or_computed(names)
         if self._is_of_cohorts(grain):
             return self._named(names, self._figures(grain, _ALL))
         return f"SELECT {names}\nFROM\n(\n{indent(self._figures(grain, _ALL), '    ')}\n)"
 
     def cohort_rows(self) -> str:
-        """Return a SELECT of `cohort_keys`, `row_keys` and figures, of some cohorts.
+        """Return a SELECT of `cohort_digest` and its columns, of some cohorts.
 
         `due.1` is an array of their (tenant, digest); all of their attempts are in the hours from `due.2` to `due.3`.
         """
         text = self._figures(self.grain, _DUE)
         for number, name in ((2, "since"), (3, "until")):
             text = text.replace(f"{{{name}:DateTime('UTC')}}", f"due.{number}")
-        return f"SELECT {self._columns()}\nFROM\n(\n{indent(text, '    ')}\n)"
+        names = dict.fromkeys((*COHORT, *self.row_keys, *(column.name for column in self.columns)))
+        return self._named(f"cohort_digest, {', '.join(names)}", text)
 
     def _is_of_cohorts(self, grain: Sequence[str]) -> bool:
         return "cohorts" in self.reads and set(COHORT) <= set(grain)
+
+    @property
+    def _cohort_keys(self) -> tuple[str, ...]:
+        """Return the columns by which a definition groups cohorts."""
+        # A condition on a name reaches the table as a set of digests: ClickHouse's `enable_join_runtime_filters`.
+        # That finds no range of a primary key that begins with the tenant: there, the tenant is a key too.
+        return ("cohort_digest",) if "task_hours" in self.reads else ("tenant", "cohort_digest")
 
     def _named(self, names: str, figures: str) -> str:
         """Return a SELECT of figures by cohort with the names of the cohorts."""
         return (
             f"SELECT {names}\nFROM\n(\n{indent(figures, '    ')}\n) AS figures\n"
-            f"INNER JOIN\n(\n    {_fragments()['cohorts']}\n) AS cohorts USING ({', '.join(self.cohort_keys)})"
+            f"INNER JOIN\n(\n    {_fragments()['cohorts']}\n) AS cohorts USING ({', '.join(self._cohort_keys)})"
         )
 
-    def _stored_or_not(self) -> str:
+    def _stored_or_computed(self, names: str) -> str:
         """Return a SELECT of the stored rows of cohorts, and of the computed rows of all others."""
-        columns = self._columns()
-        return f"""SELECT {columns}
+        scalar = Template(_fragments()["materialized"]).substitute(view=self.name)
+        computed = self._named(names, self._figures(self.grain, _NOT_STORED))
+        return f"""WITH
+(
+    {scalar}
+) AS materialized
+SELECT {names}
 FROM
 (
-{indent(self._figures(self.grain, _NOT_STORED), "    ")}
-)
-UNION ALL
-SELECT {columns}
-FROM {self.stored}
-WHERE NOT is_marker AND (cohort_digest, version) IN (SELECT arrayJoin(materialize(materialized).1))"""
-
-    def _columns(self) -> str:
-        names = (*self.cohort_keys, *self.row_keys, *(column.name for column in self.columns))
-        return ", ".join(dict.fromkeys(names))
+{indent(computed, "    ")}
+    UNION ALL
+    SELECT {names}
+    FROM {self.stored}
+    WHERE NOT is_marker AND (cohort_digest, version) IN (SELECT arrayJoin(materialize(materialized).1))
+)"""
 
     def _figures(self, grain: Sequence[str], scope: _Scope) -> str:
         """Return its definition at a grain."""
         keys = list(grain)
         if self._is_of_cohorts(grain):
-            keys = [*self.cohort_keys, *(name for name in grain if name not in COHORT)]
+            keys = [*self._cohort_keys, *(name for name in grain if name not in COHORT)]
         if "task_hours" in self.reads:  # such a view returns any name of its key
             keys = ["task_key" if name == "task_id" else name for name in keys]
         columns = ", ".join(keys)

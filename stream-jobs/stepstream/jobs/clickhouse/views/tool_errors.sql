@@ -20,12 +20,9 @@ FROM
         sumIf(t.calls, NOT is_window) AS baseline_calls,
         sumMapIf(CAST((t.error.class, t.error.calls), 'Map(String, UInt64)'), is_window) AS errors,
         sumMapIf(CAST((t.error.class, t.error.calls), 'Map(String, UInt64)'), NOT is_window) AS baseline_errors
-FROM
+    FROM
     (
-        SELECT
-            *, hour >= {since:DateTime('UTC')} AS is_window
-        FROM tool_hours FINAL
-        WHERE hour >= {since:DateTime('UTC')} - INTERVAL 7 DAY AND hour < {until:DateTime('UTC')}
+        $tool_calls
     ) AS t
     GROUP BY $by
 )

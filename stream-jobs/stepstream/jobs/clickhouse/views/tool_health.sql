@@ -20,10 +20,7 @@ SELECT
     multiIf(calls < 20, 'fewer than 20 calls', baseline_calls = 0, 'no call in the 7 days before', '') AS reason
 FROM
 (
-    SELECT
-        *, hour >= {since:DateTime('UTC')} AS is_window
-    FROM tool_hours FINAL
-    WHERE hour >= {since:DateTime('UTC')} - INTERVAL 7 DAY AND hour < {until:DateTime('UTC')}
+    $tool_calls
 ) AS t
 GROUP BY $by
 HAVING calls > 0
