@@ -60,7 +60,7 @@ PERSONS = 100
 CACHED = {"pass_rates", "tool_health"}
 """Views of shared/ANALYTICS.md whose answers a dashboard caches: pass^k over all tasks, and quantiles of tools."""
 SHOWN = {"task_outcomes": "ORDER BY successes / attempts, attempts DESC LIMIT 100"}
-"""What a dashboard shows of a view with a row for each task, as the panel of the Grafana dashboard asks for it.
+"""Rows that a dashboard shows of a view with a row for each task, as the panel of the Grafana dashboard asks for them.
 
 All of its rows, two million of the largest tenant at 100 million steps, are an export: their time is printed apart.
 """
