@@ -16,6 +16,7 @@ _LONGEST_WAIT_S = 900
 _IDLE_LOOKS = 5
 """Looks in turn, a second apart, that find no merge."""
 _SETTLES_S = "SELECT dateDiff('second', now(), max(at)) + 62 FROM dirty_hours"
+_RESTS_S = "SELECT dateDiff('second', now(), max(changed)) + 62 FROM cohort_times"
 _COUNTS_S = "SELECT dateDiff('second', now(), max(version)) + 302 FROM materialized_cohorts"
 _DUE = """
 SELECT countIf(marked > done - INTERVAL 60 SECOND)
@@ -46,8 +47,11 @@ def compute_rollups(client: Client) -> tuple[int, float]:
 def store_cohorts(client: Client) -> tuple[int, float]:
     """Store the rows of views by cohort, until no cohort is due; return the cohorts of all views and the seconds.
 
-    The store does so five minutes after the attempts changed last, or later (`materialized_views.REST_S`).
+    The store does so five minutes after the attempts changed last, or later (`materialized_views.REST_S`). Rows that
+    are stored within a minute of it do not count, and their cohorts stay due: this begins after it.
     """
+    [(wait_s,)] = client.query(_RESTS_S).result_rows
+    time.sleep(max(0, wait_s))
     began, cohorts = time.perf_counter(), -1
     while (found := client.query("SELECT count() FROM materialized_cohorts FINAL").result_rows[0][0]) != cohorts:
         cohorts = found
