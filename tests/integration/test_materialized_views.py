@@ -140,6 +140,17 @@ def test_an_erasure_leaves_no_row_that_names_the_trajectory(stored: Client) -> N
     assert read(stored, "task_outcomes") == []
 
 
+def test_an_erasure_leaves_the_rows_of_another_tenant_with_the_same_names(view_client: Client) -> None:
+    for tenant in (TENANT, "else"):
+        plant(view_client, "trajectories", attempts("t", 4, 2, user="ada", tenant=tenant))
+    store_cohorts(view_client)
+    ada = Person(TENANT, "ada")
+    delete_rows(view_client, [Target(ada, trajectories_of(view_client, [ada])[ada], ErasureRequest("t", 0))])
+    named = "SELECT tenant, newest_trajectory_id FROM failure_clusters_of_cohorts WHERE NOT is_marker"
+    assert view_client.query(named).result_rows == [("else", "t/3")]
+    assert [row["tenant"] for row in read(view_client, "failure_clusters")] == ["else"]
+
+
 def test_replaced_rows_are_deleted_after_a_day(stored: Client) -> None:
     rows = "SELECT failures FROM failure_clusters_of_cohorts WHERE NOT is_marker"
     stored.command("SYSTEM STOP MERGES failure_clusters_of_cohorts")

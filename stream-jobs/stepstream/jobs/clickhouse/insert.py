@@ -118,11 +118,12 @@ class Inserter:
     def begin_rewriting(self, since_s: int) -> dict[str, int] | None:
         """Begin to rewrite parts with hidden rows, as `hidden_rows.begin_rewriting`; None: ClickHouse is away.
 
-        And begin to delete the rows of views that were replaced.
+        After that, begin to delete the rows of views that were replaced.
         """
         try:
+            begun = hidden_rows.begin_rewriting(self._connected(), since_s)
             materialized_views.begin_to_delete_replaced_rows(self._connected())
-            return hidden_rows.begin_rewriting(self._connected(), since_s)
+            return begun
         except DatabaseError as error:
             log.warning("ClickHouse does not rewrite parts with hidden rows, tried again: %s", str(error)[:300])
             return None
