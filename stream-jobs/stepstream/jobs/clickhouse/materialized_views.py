@@ -27,18 +27,6 @@ LEAST_REFRESH_S = 60
 """Seconds between two refreshes, at least: a cohort is not stored before it has been at rest for five minutes."""
 REST_S = 300
 """Seconds for which the attempts of a cohort must not have changed, if it spans 30,000 seconds at most."""
-_CURRENT = """
-SELECT cohort_digest, version
-FROM
-(
-    SELECT cohort_digest, max(version) AS version FROM materialized_cohorts WHERE view = '{view}' GROUP BY cohort_digest
-) AS stored
-INNER JOIN
-(
-    SELECT cohort_digest, max(changed) AS changed FROM cohort_times GROUP BY cohort_digest
-) AS times USING (cohort_digest)
-WHERE version > changed + INTERVAL 1 MINUTE
-"""
 _COMMENTS = "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND name LIKE '%_of_cohorts'"
 
 
@@ -54,7 +42,7 @@ def statement(view: View, days: Mapping[str, int], cluster: str = "", *, rest_s:
     """
     types, now = _types(view), now_of(cluster)
     due = template("due_cohorts").substitute(
-        view=view.name, now=now, rest_s=rest_s, complete_since=complete_since("trajectories", days)
+        versions=view.cohort_versions(), now=now, rest_s=rest_s, complete_since=complete_since("trajectories", days)
     )
     ids = {"tenant": "id.1 AS tenant", "cohort_digest": "id.2 AS cohort_digest"}
     quoted = {name: type_.replace("'", "\\'") for name, type_ in types.items()}
@@ -143,10 +131,10 @@ def begin_to_delete_replaced_rows(client: Client) -> None:
         ClickHouseError: the store is unavailable; call it again.
     """
     for view in materialized_views():
-        where = (
-            "version < now64(6, 'UTC') - INTERVAL 1 DAY AND (cohort_digest, version) NOT IN "
-            f"({_CURRENT.format(view=view.name).strip()})"
+        current = (
+            f"SELECT cohort_digest, version FROM ({view.cohort_versions()}) WHERE version > changed + INTERVAL 1 MINUTE"
         )
+        where = f"version < now64(6, 'UTC') - INTERVAL 1 DAY AND (cohort_digest, version) NOT IN ({current})"
         if client.query(f"SELECT count() FROM {view.stored} WHERE {where}").result_rows != [(0,)]:
             client.command(
                 f"ALTER TABLE {view.stored} DELETE WHERE {where}", settings={"allow_nondeterministic_mutations": 1}

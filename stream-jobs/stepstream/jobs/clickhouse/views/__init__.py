@@ -169,6 +169,10 @@ class View:
         names = dict.fromkeys((*COHORT, *self.row_keys, *(column.name for column in self.columns)))
         return self._named(f"cohort_digest, {', '.join(names)}", text)
 
+    def cohort_versions(self) -> str:
+        """Return a SELECT of all cohorts with their times, and the version of their stored rows; 1970: none are."""
+        return Template(_fragments()["cohort_versions"]).substitute(view=self.name)
+
     def _is_of_cohorts(self, grain: Sequence[str]) -> bool:
         return "cohorts" in self.reads and set(COHORT) <= set(grain)
 
@@ -188,7 +192,7 @@ class View:
 
     def _stored_or_computed(self, names: str) -> str:
         """Return a SELECT of the stored rows of cohorts, and of the computed rows of all others."""
-        scalar = Template(_fragments()["materialized"]).substitute(view=self.name)
+        scalar = Template(_fragments()["materialized"]).substitute(cohort_versions=self.cohort_versions())
         computed = self._named(names, self._figures(self.grain, _NOT_STORED))
         return f"""WITH
 (

@@ -16,16 +16,7 @@
                 AND first >= since_hour AND last < until_hour AS is_stored
         FROM
         (
-            SELECT cohort_digest, min(first) AS first, max(last) AS last, max(changed) AS changed
-            FROM cohort_times
-            GROUP BY cohort_digest
-        ) AS times
-        LEFT JOIN
-        (
-            SELECT cohort_digest, max(version) AS version
-            FROM materialized_cohorts
-            WHERE view = '$view'
-            GROUP BY cohort_digest
-        ) AS stored USING (cohort_digest)
+            $cohort_versions
+        )
     )
     WHERE last >= toStartOfHour({since:DateTime('UTC')}) AND first < {until:DateTime('UTC')}
