@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
+from store_tables.fleet import fill_fleet
 from store_tables.load import DESIGNS, create, fill, generate, merge_past_days, stored_bytes
 from store_tables.questions import QUESTIONS
 from store_tables.rollups import (
@@ -97,6 +98,7 @@ def load_designs(client: Client, source: Source) -> Figures:
             merge_past_days(client)
         seconds[design.name] = time.perf_counter() - began
     client.command(f"DROP TABLE {ROWS} SYNC")
+    fill_fleet(client, source)
     refreshes, rollups_s = compute_rollups(client)
     cohorts, cohorts_s = store_cohorts(client)
     merges_s = wait_for_merges(client)

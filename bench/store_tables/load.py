@@ -11,10 +11,11 @@ from store_tables.source import COMPONENTS, ROWS, Source
 _STEPS = """
 INSERT INTO steps (tenant, trajectory_id, step_index, source_key, governed_by, occurred_at, agent, model, environment,
     harness_version, track, split, fidelity, consent, user, task_id, group_id, version_min, version_max, shared_tokens,
-    prompt_tokens, response_tokens, logprob_sum, tools, finish_reason, error, duration_ms, cost_usd, trainable)
+    prompt_tokens, response_tokens, logprob_sum, tools, finish_reason, error, duration_ms,
+    first_token_ms, cost_usd, trainable)
 SELECT tenant, trajectory_id, i, source_key, 1, occurred_at, agent, model, environment, harness_version, 'stable',
     if(n % 10, 'train', 'eval'), 'token', 'train', user, task_id, group_id, version, version, 0, prompt, response,
-    -0.4 * response, if(tool = '', [], [tool]), 'stop', '', ms, cost, true
+    -0.4 * response, if(tool = '', [], [tool]), 'stop', '', ms, ms / 8, cost, true
 FROM ({step})"""
 _TRAJECTORIES = """
 INSERT INTO trajectories (tenant, trajectory_id, revision, label_id, opened_at, started_at, ended_at, labelled_at,
@@ -37,29 +38,36 @@ SELECT tenant, trajectory_id, 1, generateUUIDv7(n), opened_at, opened_at,
     arrayMap(v -> 'bench', component_values), component_values, component_values,
     arrayMap(v -> 0.25, component_values), arrayMap(v -> true, component_values)
 FROM ({trajectory})"""
+_FEEDBACK = """
+INSERT INTO feedback (tenant, trajectory_id, source_key, governed_by, occurred_at, event_id, source_event_id,
+    step_index, producer, consent, name, value, category, source)
+SELECT tenant, trajectory_id, cityHash64(event_id), 1, occurred_at, toString(reinterpretAsUUID(MD5(event_id))),
+    event_id, -1, 'bench', 'train', name, value, category, 'bench'
+FROM ({feedback})"""
 _LF_EVENT = """
 INSERT INTO lf_events (project_id, trace_id, span_id, parent_span_id, start_time, end_time, name, type, environment,
     version, trace_name, user_id, session_id, level, provided_model_name, usage_details, cost_details, tool_call_names,
-    metadata_names, metadata_values, event_ts)
+    metadata_names, metadata_values, event_ts, completion_start_time)
 SELECT tenant, trajectory_id, {values} FROM ({rows})"""
 _LF_AGENTS = _LF_EVENT.format(
     values="""concat('root-', trajectory_id), '', opened_at,
     fromUnixTimestamp64Milli(toInt64(opened_ms + 8000 * length), 'UTC'), agent, 'AGENT', environment, toString(version),
     agent, user, group_id, 'DEFAULT', model, map(), map(), [], ['task', 'harness'], [task_id, harness_version],
-    opened_at""",
+    opened_at, NULL""",
     rows="{trajectory}",
 )
 _LF_GENERATIONS = _LF_EVENT.format(
     values="""step_id, concat('root-', trajectory_id), occurred_at, occurred_at + toIntervalMillisecond(ms),
     agent, 'GENERATION', environment, toString(version), agent, user, group_id, 'DEFAULT', model,
     map('input', prompt, 'output', response, 'total', prompt + response), map('total', toDecimal64(cost, 12)),
-    if(tool = '', [], [tool]), ['task', 'harness'], [task_id, harness_version], occurred_at""",
+    if(tool = '', [], [tool]), ['task', 'harness'], [task_id, harness_version], occurred_at,
+    occurred_at + toIntervalMillisecond(ms / 8)""",
     rows="{step}",
 )
 _LF_TOOLS = _LF_EVENT.format(
     values="""concat('tool-', step_id), step_id, occurred_at, occurred_at + toIntervalMillisecond(call_ms), tool,
     'TOOL', environment, toString(version), agent, user, group_id, if(tool_error = '', 'DEFAULT', 'ERROR'), '', map(),
-    map(), [], [], [], occurred_at""",
+    map(), [], [], [], occurred_at, NULL""",
     rows="SELECT * FROM ({step}) WHERE tool != ''",
 )
 _LF_SCORES = """
@@ -67,6 +75,10 @@ INSERT INTO lf_scores (id, timestamp, project_id, environment, trace_id, name, v
 SELECT concat(name, '-', trajectory_id), opened_at, tenant, environment, trajectory_id, name, value, 'API', 'NUMERIC',
     opened_at
 FROM ({trajectory}) ARRAY JOIN {components} AS name, component_values AS value"""
+_LF_FEEDBACK = """
+INSERT INTO lf_scores (id, timestamp, project_id, environment, trace_id, name, value, source, data_type, event_ts)
+SELECT event_id, occurred_at, tenant, environment, trajectory_id, name, value, 'ANNOTATION', 'NUMERIC', occurred_at
+FROM ({feedback})"""
 _TZ_CHAT = """
 INSERT INTO tz_ChatInference (id, function_name, variant_name, episode_id, processing_time_ms, tags)
 SELECT toUUID(step_id), agent, concat(model, '@', toString(version)), toUUID(trajectory_id), toUInt32(ms),
@@ -74,12 +86,16 @@ SELECT toUUID(step_id), agent, concat(model, '@', toString(version)), toUUID(tra
 FROM ({step})"""
 _TZ_MODEL = """
 INSERT INTO tz_ModelInference (id, inference_id, model_name, model_provider_name, input_tokens, output_tokens,
-    response_time_ms, cost)
-SELECT toUUID(step_id), toUUID(step_id), model, 'own', prompt, response, toUInt32(ms), cost FROM ({step})"""
+    response_time_ms, ttft_ms, cost)
+SELECT toUUID(step_id), toUUID(step_id), model, 'own', prompt, response, toUInt32(ms), toUInt32(ms / 8), cost
+FROM ({step})"""
 _TZ_FEEDBACK = """
 INSERT INTO tz_FloatMetricFeedback (id, target_id, metric_name, value)
 SELECT toUUID(trajectory_id), toUUID(trajectory_id), name, value
 FROM ({trajectory}) ARRAY JOIN {components} AS name, component_values AS value"""
+_TZ_SIGNALS = """
+INSERT INTO tz_FloatMetricFeedback (id, target_id, metric_name, value)
+SELECT dateTimeToUUIDv7(toDateTime(occurred_at)), toUUID(trajectory_id), name, value FROM ({feedback})"""
 # TensorZero's own view looks the variant up in its tables; here the source knows it.
 _TZ_STATISTICS = """
 INSERT INTO tz_FeedbackByVariantStatistics
@@ -107,11 +123,25 @@ DESIGNS: Mapping[str, Design] = {
         Design(
             "stepstream",
             "",
-            (_STEPS, _TRAJECTORIES),
-            ("steps", "trajectories", "trajectory_times", "cohorts", "cohort_times", "%_hours", "%_days", "%_cohorts"),
+            (_STEPS, _TRAJECTORIES, _FEEDBACK),
+            (
+                "steps",
+                "trajectories",
+                "feedback",
+                "trajectory_times",
+                "cohorts",
+                "cohort_times",
+                "%_hours",
+                "%_days",
+                "%_cohorts",
+            ),
         ),
-        Design("langfuse", "langfuse.sql", (_LF_AGENTS, _LF_GENERATIONS, _LF_TOOLS, _LF_SCORES), ("lf_%",)),
-        Design("tensorzero", "tensorzero.sql", (_TZ_CHAT, _TZ_MODEL, _TZ_FEEDBACK, _TZ_STATISTICS), ("tz_%",)),
+        Design(
+            "langfuse", "langfuse.sql", (_LF_AGENTS, _LF_GENERATIONS, _LF_TOOLS, _LF_SCORES, _LF_FEEDBACK), ("lf_%",)
+        ),
+        Design(
+            "tensorzero", "tensorzero.sql", (_TZ_CHAT, _TZ_MODEL, _TZ_FEEDBACK, _TZ_SIGNALS, _TZ_STATISTICS), ("tz_%",)
+        ),
     )
 }
 
@@ -136,7 +166,12 @@ def fill(client: Client, design: Design, source: Source) -> None:
     """Insert all rows of a source."""
     names = "[" + ", ".join(f"'{name}'" for name in COMPONENTS) + "]"
     for first, count in source.chunks():
-        rows = {"trajectory": source.trajectory(first, count), "step": source.step(first, count), "components": names}
+        rows = {
+            "trajectory": source.trajectory(first, count),
+            "step": source.step(first, count),
+            "feedback": source.feedback(first, count),
+            "components": names,
+        }
         for insert in design.inserts:
             client.command(insert.format(**rows), settings={"max_partitions_per_insert_block": 0})
 

@@ -9,14 +9,18 @@ from stepstream.jobs.clickhouse.rollup_refresh import refresh
 
 FILLED = {
     *("steps", "trajectories", "trajectory_times", "trajectory_hours", "step_hours", "component_hours"),
-    *("tool_hours", "tool_days", "task_hours", "user_days", "cohorts", "cohort_times"),
+    *("tool_hours", "tool_days", "task_hours", "user_days", "cohorts", "cohort_times", "feedback"),
+    *("checkpoints", "learner_updates", "learner_update_lags", "worker_status", "worker_hours"),
 }
 """Tables with rows; a view that reads others is not measured."""
 _LONGEST_WAIT_S = 900
 _IDLE_LOOKS = 5
 """Looks in turn, a second apart, that find no merge."""
 _SETTLES_S = "SELECT dateDiff('second', now(), max(at)) + 62 FROM dirty_hours"
-_RESTS_S = "SELECT dateDiff('second', now(), max(changed)) + 62 FROM cohort_times"
+_RESTS_S = """
+SELECT dateDiff('second', now(), greatest((SELECT max(changed) FROM cohort_times),
+    (SELECT max(changed) FROM cohort_signals WHERE tenant != ''))) + 62
+"""
 _COUNTS_S = "SELECT dateDiff('second', now(), max(version)) + 302 FROM materialized_cohorts"
 _DUE = """
 SELECT countIf(marked > done - INTERVAL 60 SECOND)

@@ -2,7 +2,8 @@
 
 Everything about a trajectory is a function of its number, so that each design gets the same rows, without a copy.
 50 agents of skewed size, 5 tenants, 4 models, 200 versions, 20 tools, 103,000 users, 1 to 13 steps a trajectory (7 on
-average), 5,000 tasks of 40 families, a tool call in seven of ten steps, four reward components a trajectory, no texts.
+average), 5,000 tasks of 40 families, a tool call in seven of ten steps, four reward components and on average 0.6
+feedback events a trajectory, no texts.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,23 @@ from itertools import pairwise
 STEPS_OF_ONE = 7
 COMPONENTS = ("outcome", "format", "judge", "length")
 VERSIONS = 200
+SIGNALS = """
+    if(cityHash64(n, 'confidence') % 10 = 0, [('confidence', cityHash64(n, 'stated') % 101 / 100, '', 0)], []),
+    if(cityHash64(n, 'perturbation') % 20 = 0,
+        [('perturbation', 1., ['fault', 'environment', 'prompt'][cityHash64(n, 'kind') % 3 + 1], 0)], []),
+    if(cityHash64(n, 'critical') % 20 = 0, [('policy_critical_actions', 1. + n % 4, '', 0)], []),
+    if(cityHash64(n, 'critical') % 200 = 0, [('violation', cityHash64(n, 'severity') % 11 / 10, '', 60)], []),
+    if(cityHash64(n, 'attack') % 100 = 0,
+        [('attack_resisted', toFloat64(cityHash64(n, 'resisted') % 5 > 0), '', 60)], []),
+    if(cityHash64(n, 'production') % 20 = 0, [(['reverted', 'dissatisfied', 'abandoned', 'escalated', 'edited'][
+        cityHash64(n, 'signal') % 5 + 1], 1., '', toUInt32(cityHash64(n, 'later') % 86400))], []),
+    if(cityHash64(n, 'change') % 20 = 0, [('proposed', 100., '', 0),
+        ('kept', 60. + cityHash64(n, 'kept') % 41, '', 3600),
+        ('kept', 40. + cityHash64(n, 'kept') % 41, '', 86400)], []),
+    if(cityHash64(n, 'assigned') % 20 = 0,
+        [('assigned', toFloat64(cityHash64(n, 'on') % 2), concat('skill-', toString(n % 5)), 0)], [])
+"""
+"""Feedback of a trajectory: arrays of name, value, category and seconds after its end."""
 ROWS = "bench_rows"
 """Table of the generated trajectories, from which each design is filled."""
 
@@ -94,3 +112,16 @@ SELECT
         substring(noise, 1, 3), '-9', substring(noise, 4, 3), '-', substring(noise, 7, 10),
         leftPad(lower(hex(toUInt8(i))), 2, '0')) AS step_id
 FROM ({self.trajectory(first, count)}) ARRAY JOIN range(length) AS i"""
+
+    def feedback(self, first: int, count: int) -> str:
+        """Return a SELECT of feedback events, a row each; those that would come after the source's end are left out."""
+        until_ms = int(self.until.timestamp() * 1000)
+        return f"""
+SELECT
+    n, tenant, trajectory_id, environment, signal.1 AS name, signal.2 AS value, signal.3 AS category,
+    fromUnixTimestamp64Milli(toInt64(opened_ms + 8000 * length + 1000 * signal.4), 'UTC') AS occurred_at,
+    toString(reinterpretAsUUID(MD5(concat(trajectory_id, toString(number))))) AS event_id
+FROM ({self.trajectory(first, count)})
+ARRAY JOIN CAST(arrayConcat({SIGNALS}), 'Array(Tuple(String, Float64, String, UInt32))') AS signal,
+    arrayEnumerate(arrayConcat({SIGNALS})) AS number
+WHERE opened_ms + 8000 * length + 1000 * signal.4 < {until_ms}"""

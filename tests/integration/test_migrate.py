@@ -28,7 +28,7 @@ from stepstream.jobs.clickhouse import connection, materialized_views
 from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.create_views import create_views
 from stepstream.jobs.clickhouse.migrate import MigrationError, migrate, migrations
-from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, create_refreshes
+from stepstream.jobs.clickhouse.rollup_refresh import REFRESHED, create_refreshes
 from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.clickhouse.views import views
 from stepstream.topics.events import new_governance
@@ -94,7 +94,7 @@ def test_the_statements_for_a_cluster_parse(client: Client) -> None:
     create_views(cluster, "replicas")
     create_refreshes(cluster, {}, 10, "replicas")
     materialized_views.create_refreshes(cluster, {}, 10, "replicas")
-    assert len(cluster.texts) == len(views()) + 2 * len(ROLLUPS) + 8 * len(materialized_views.materialized_views())
+    assert len(cluster.texts) == len(views()) + 2 * len(REFRESHED) + 8 * len(materialized_views.materialized_views())
     texts = [render(text, "replicas") for migration in migrations() for text in migration.statements()]
     for text in texts + cluster.texts:
         if "INSERT INTO" not in text:

@@ -30,7 +30,7 @@ from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.materialized_views import materialized_views
 from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, refresh, refresh_lag_s
+from stepstream.jobs.clickhouse.rollup_refresh import REFRESHED, ROLLUPS, refresh, refresh_lag_s
 from stepstream.jobs.clickhouse.views import views
 from stepstream.jobs.erasure.delete_from_tables import Target, delete_rows, trajectories_of
 from stepstream.jobs.erasure.findings import Person
@@ -130,7 +130,8 @@ LATE = [event for event in OTHERS if event[0] == "labeled-trajectories" and even
 
 def clear(client: Client) -> None:
     stored = [view.stored for view in materialized_views()]
-    for table in (*FACTS, *ROLLUPS, *stored, "dirty_hours", "cohort_times", "materialized_cohorts"):
+    marks = ("dirty_hours", "cohort_times", "materialized_cohorts", "feedback_marks", "cohort_signals", "worker_hours")
+    for table in (*FACTS, *ROLLUPS, *stored, *marks):
         client.command(f"TRUNCATE TABLE {table}")
 
 
@@ -175,14 +176,14 @@ def test_a_rollup_is_refreshed_within_seconds(client: Client) -> None:
     failed = "SELECT view, exception FROM system.view_refreshes WHERE database = 'rollups' AND exception != ''"
     assert client.query(failed).result_rows == []
     set_to = f"SELECT count() FROM system.tables WHERE position(create_table_query, 'EVERY {REFRESH_S} SECOND') > 0"
-    assert client.query(f"{set_to} AND database = 'rollups'").result_rows == [(len(ROLLUPS),)]
+    assert client.query(f"{set_to} AND database = 'rollups'").result_rows == [(len(REFRESHED),)]
     wait_until(lambda: refresh_lag_s(client) <= 5 * REFRESH_S)  # every rollup, since the server's start at the latest
 
 
 @pytest.fixture(scope="module")
 def expected(client: Client) -> dict[bool, dict[str, list[str]]]:
     """The tables after each event once, in order; with or without the person."""
-    for name in (*ROLLUPS, *(view.name for view in materialized_views())):  # the test refreshes by itself
+    for name in (*REFRESHED, *(view.name for view in materialized_views())):  # the test refreshes by itself
         client.command(f"DROP VIEW IF EXISTS {name}_refresh SYNC")
     found = {}
     for with_her in (True, False):

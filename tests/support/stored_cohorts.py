@@ -12,10 +12,12 @@ def store_cohorts(client: Client, hours_ago: int = 1) -> None:
 
     A later call needs fewer hours: the first one's rows count where attempts have not changed in between.
     """
-    client.command(
-        f"ALTER TABLE cohort_times UPDATE changed = changed - INTERVAL {hours_ago + 1} HOUR WHERE true",
-        settings={"mutations_sync": 2},
-    )
+    for table in ("cohort_times", "cohort_signals"):
+        client.command(
+            f"ALTER TABLE {table} UPDATE changed = changed - INTERVAL {hours_ago + 1} HOUR WHERE tenant != ''",
+            settings={"mutations_sync": 2},
+        )
+    client.command("TRUNCATE TABLE feedback_marks")  # a refresh reads those of the last minute again
     for view in materialized_views():
         text = statement(view, {}, rest_s=0).replace(_NOW, f"({_NOW} - INTERVAL {hours_ago} HOUR)")
         client.command(f"INSERT INTO {view.stored} {text}")

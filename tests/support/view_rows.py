@@ -12,15 +12,16 @@ from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.materialized_views import materialized_views
 from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, statement
+from stepstream.jobs.clickhouse.rollup_refresh import REFRESHED, statement
 
 AT = datetime(2026, 11, 20, 10, 30, tzinfo=UTC)
 RANGE = "since = '2026-11-20', until = '2026-11-21'"
 TENANT = "default"
 TABLES = (
     *("checkpoints", "component_hours", "feedback", "learner_update_lags", "learner_updates", "steps", "tool_hours"),
-    *("dirty_hours", "task_hours", "trajectories", "trajectory_hours", "worker_status"),
-    *("cohort_times", "materialized_cohorts", *(view.stored for view in materialized_views())),
+    *("dirty_hours", "task_hours", "trajectories", "trajectory_hours", "worker_status", "worker_hours"),
+    *("cohort_times", "cohort_signals", "feedback_marks", "materialized_cohorts"),
+    *(view.stored for view in materialized_views()),
 )
 FIVE_TASKS = [(8, 8), (8, 6), (8, 3), (8, 0), (5, 4)]
 """Attempts and successes of the tasks of shared/METRICS.md."""
@@ -36,7 +37,7 @@ def _view_client(view_settings: Settings) -> Iterator[Client]:
     migrate(view_settings)
     with connection.connect(view_settings, database=view_settings.clickhouse.database) as client:
         # A refresh would replace planted rows by the facts.
-        for name in (*ROLLUPS, *(view.name for view in materialized_views())):
+        for name in (*REFRESHED, *(view.name for view in materialized_views())):
             client.command(f"DROP VIEW IF EXISTS {name}_refresh SYNC")
         yield client
 
@@ -50,11 +51,13 @@ def view_client(_view_client: Client) -> Client:
 
 
 def plant(client: Client, table: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Insert rows of the given columns; the others have their defaults. Attempts are counted by task."""
+    """Insert rows of the given columns; the others have their defaults. Attempts are counted by task, and feedback marks cohorts."""
     for columns, group in groupby(rows, key=tuple):
         client.insert(table, [list(row.values()) for row in group], column_names=list(columns))
     if table == "trajectories":
         client.command(f"INSERT INTO task_hours {statement('task_hours', {})}")
+    if table == "feedback":
+        client.command(f"INSERT INTO cohort_signals {statement('cohort_signals', {})}")
 
 
 def attempt(name: str, success: bool | None, **fields: Any) -> dict[str, Any]:

@@ -9,6 +9,8 @@ The view takes the stored rows of a cohort unless the range cuts it or its attem
 (`views/fragments/materialized.sql`), and computes the others. Each row has the version of its cohort in
 `materialized_cohorts`: rows of other versions do not count, and are deleted once a day. A marker row, which becomes a
 row there, says that the cohort has been computed, also if it has no rows.
+
+A cohort also changes for the views that read some names of feedback when such feedback comes (`rollups/cohort_signals.sql`).
 """
 
 import hashlib

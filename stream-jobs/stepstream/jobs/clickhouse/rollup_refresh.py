@@ -25,12 +25,14 @@ from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.outcome import OUTCOME
 
 ROLLUPS = ("trajectory_hours", "step_hours", "tool_hours", "tool_days", "component_hours", "task_hours", "user_days")
+REFRESHED = (*ROLLUPS, "cohort_signals")
+"""Rollups, and the table of the cohorts about which feedback came."""
 
 
 _LAG = f"""
 SELECT max(greatest(0, dateDiff('second', ifNull(last_success_time, now() - uptime()), now())))
 FROM system.view_refreshes
-WHERE database = currentDatabase() AND view IN ({", ".join(f"'{rollup}_refresh'" for rollup in ROLLUPS)})
+WHERE database = currentDatabase() AND view IN ({", ".join(f"'{rollup}_refresh'" for rollup in REFRESHED)})
 """
 _SETTINGS = "SETTINGS max_insert_threads = 1"
 _NOW = "now64(6, 'UTC')"
@@ -44,7 +46,7 @@ def statement(rollup: str, days: Mapping[str, int], cluster: str = "") -> str:
     """Return the SELECT whose rows are the newest versions of the hours that are due.
 
     Args:
-        rollup: one of `ROLLUPS`.
+        rollup: one of `REFRESHED`.
         days: days that each table of facts keeps its rows (`retention.days_of`); 0 or missing: for ever.
         cluster: name of the cluster whose replicas all refresh; empty: one server.
     """
@@ -78,15 +80,15 @@ def template(name: str) -> Template:
 
 
 def create_refreshes(client: Client, days: Mapping[str, int], every_s: int, cluster: str = "") -> None:
-    """Create the view that refreshes each rollup, or replace it by that of this release.
+    """Create the view that refreshes each of `REFRESHED`, or replace it by that of this release.
 
     `days` as in `statement`, `every_s`: seconds between two refreshes, `cluster` as in `cluster.render`.
 
     Raises:
         ClickHouseError: the store is unavailable, or lacks a table of the migrations.
     """
-    for number, rollup in enumerate(ROLLUPS):
-        later = f" OFFSET {offset} SECOND" if (offset := number * every_s // len(ROLLUPS)) else ""
+    for number, rollup in enumerate(REFRESHED):
+        later = f" OFFSET {offset} SECOND" if (offset := number * every_s // len(REFRESHED)) else ""
         for text in (
             f"DROP VIEW IF EXISTS {rollup}_refresh SYNC",
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {rollup}_refresh REFRESH EVERY {every_s} SECOND{later} "
@@ -113,5 +115,5 @@ def refresh(client: Client) -> None:
     Raises:
         ClickHouseError: the store is unavailable, or lacks a table of the migrations.
     """
-    for rollup in ROLLUPS:
+    for rollup in REFRESHED:
         client.command(f"INSERT INTO {rollup} {statement(rollup, {})}")

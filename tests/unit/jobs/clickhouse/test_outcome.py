@@ -3,7 +3,7 @@
 import pytest
 
 from stepstream.jobs.clickhouse.outcome import OUTCOME
-from stepstream.jobs.clickhouse.rollup_refresh import ROLLUPS, statement
+from stepstream.jobs.clickhouse.rollup_refresh import REFRESHED, statement
 from stepstream.jobs.clickhouse.views import views
 from stepstream.services.console.api.cohorts import cohorts
 from stepstream.services.console.trajectories.search import Search
@@ -11,7 +11,7 @@ from stepstream.services.control import queries
 from stepstream.services.control.optimise import read_view
 
 QUERIES = {
-    **{name: statement(name, {}) for name in ROLLUPS},
+    **{name: statement(name, {}) for name in REFRESHED},
     **{name: view.sql() for name, view in views().items()},
     "console, sums": cohorts(0, 1),
     "console, search": " ".join(Search({}, "failure").conditions()),

@@ -19,7 +19,10 @@ _CHANGE = re.compile(
 )
 _COLUMN = re.compile(r"^    (\w+) ([A-Z].*)", re.MULTILINE)
 _NESTED = re.compile(r"Nested\((.*)\)( COMMENT|,|$)")
-_WRITTEN_BY_VIEWS = {"trajectory_times", "dirty_hours", "cohorts", "cohort_times", "materialized_cohorts"}
+_WRITTEN_BY_VIEWS = {
+    *("trajectory_times", "dirty_hours", "feedback_marks", "worker_hours"),
+    *("cohorts", "cohort_times", "cohort_signals", "materialized_cohorts"),
+}
 
 
 def columns_in(body: str) -> set[str]:

@@ -2,14 +2,14 @@
 
 A definition is a ClickHouse SELECT with the parameters `since` and `until`, and with placeholders: `$by` is the grain,
 `$by_task` the same without the family of tasks, `$view_NAME` another view at that grain, and `$NAME` the text of
-`fragments/NAME.sql`, in which `$outcome` is that of `outcome.py`. Columns that the catalogue does not name stay inside.
+`fragments/NAME.sql`, in which `$outcome` is that of `outcome.py`, and `$signal_names` the feedback that the view reads. Columns that the catalogue does not name stay inside.
 `store migrate` creates each view at its default grain; `stepstream query --by` renders the same definition at another
 one. Where the grain has all names of a cohort, `$by` of a view that reads `cohorts` has their digest, and the names are
 joined at the end. Pure but for reading these files.
 
 At its default grain, a `materialized` view returns the stored rows of cohorts at rest that lie in the range as a whole
 (`../materialized_views.py`), and computes those of all others: its definition is the same for both. `$of_hours`,
-`$of_times` and `$of_cohorts` are the conditions that choose the cohorts.
+`$of_times`, `$of_cohorts` and `$of_signals` are the conditions that choose the cohorts.
 """
 
 import re
@@ -52,6 +52,7 @@ COHORT = ("tenant", "agent", "model", "environment", "harness_version", "policy_
 DIMENSION_TYPES = dict.fromkeys((*COHORT, "task_family"), "LowCardinality(String)") | {
     "policy_version": "Int32",
     "task_id": "String",
+    "day": "Date",
 }
 """ClickHouse types of the dimensions that `VIEW_of_cohorts` has."""
 _VIEW = re.compile(r"\$view_(\w+)")
@@ -67,6 +68,17 @@ class _Scope:
     """The same on `opened_at`."""
     cohorts: str = ""
     """On `cohort_digest`."""
+
+    @property
+    def signals(self) -> str:
+        """Return the condition on feedback: it is about trajectories of these cohorts."""
+        if not (self.times or self.cohorts):
+            return ""
+        return (
+            "AND trajectory_key IN (SELECT sipHash64(trajectory_id) FROM trajectories WHERE "
+            "opened_at >= {since:DateTime('UTC')} AND opened_at < {until:DateTime('UTC')} "
+            f"{self.times} {self.cohorts})"
+        )
 
 
 _ALL = _Scope()
@@ -112,6 +124,8 @@ class View:
     columns: tuple[Column, ...]
     reads: tuple[str, ...]
     """Tables that it reads."""
+    signals: tuple[str, ...]
+    """Names of the feedback that it reads."""
     cached: bool
     """True: long ranges take over 500 ms at 100 million steps; a dashboard should cache the answer."""
     materialized: bool
@@ -171,7 +185,15 @@ class View:
 
     def cohort_versions(self) -> str:
         """Return a SELECT of all cohorts with their times, and the version of their stored rows; 1970: none are."""
-        return Template(_fragments()["cohort_versions"]).substitute(view=self.name)
+        texts = {"changed": "changed", "signals_of": ""}
+        if self.signals:
+            of_signals = Template(_fragments()["cohort_signals"]).safe_substitute(signal_names=self._signal_names)
+            texts = {"changed": "greatest(changed, signalled)", "signals_of": f"\n        {of_signals}"}
+        return Template(_fragments()["cohort_versions"]).substitute(texts, view=self.name)
+
+    @property
+    def _signal_names(self) -> str:
+        return ", ".join(f"'{name}'" for name in self.signals)
 
     def _is_of_cohorts(self, grain: Sequence[str]) -> bool:
         return "cohorts" in self.reads and set(COHORT) <= set(grain)
@@ -216,7 +238,13 @@ FROM
         if "task_hours" in self.reads:  # such a view returns any name of its key
             keys = ["task_key" if name == "task_id" else name for name in keys]
         columns = ", ".join(keys)
-        conditions = {"of_hours": scope.hours, "of_times": scope.times, "of_cohorts": scope.cohorts}
+        conditions = {
+            "of_hours": scope.hours,
+            "of_times": scope.times,
+            "of_cohorts": scope.cohorts,
+            "of_signals": scope.signals,
+            "signal_names": self._signal_names,
+        }
         # A fragment may have others in it; a `$` of a regular expression stays.
         texts = dict(_fragments())
         for _ in range(2):
@@ -224,9 +252,14 @@ FROM
                 name: Template(text).safe_substitute({**texts, **conditions}, by=columns)
                 for name, text in texts.items()
             }
-        texts |= {f"view_{name}": view(name).sql(grain) for name in _VIEW.findall(self.definition)}
+        texts |= {f"view_{name}": self._part(view(name), grain, scope) for name in _VIEW.findall(self.definition)}
         by_task = ", ".join(name for name in keys if name != "task_family")
         return Template(self.definition).substitute(texts, by=columns, by_task=by_task).strip()
+
+
+    def _part(self, other: "View", grain: Sequence[str], scope: _Scope) -> str:
+        """Return the SELECT of another view that this one joins by `$by`."""
+        return other._figures(grain, scope) if self._is_of_cohorts(grain) else other.sql(grain)
 
 
 def views() -> Mapping[str, View]:
@@ -260,7 +293,7 @@ def _view(name: str, text: str, definition: str) -> View:
         Column(*(part.strip() for part in line.split("|", 3))) for line in values.pop("columns").strip().splitlines()
     )
     lists: dict[str, Any] = {
-        key: tuple(values.pop(key, ())) for key in ("keys", "by", "choices", "series", "reads", "edges")
+        key: tuple(values.pop(key, ())) for key in ("keys", "by", "choices", "series", "reads", "signals", "edges")
     }
     for flag in ("cached", "materialized"):
         values.setdefault(flag, False)

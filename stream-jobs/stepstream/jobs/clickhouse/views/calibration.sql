@@ -19,7 +19,7 @@ INNER JOIN
     FROM
     (
         $signals
-            AND name = 'confidence' AND value BETWEEN 0 AND 1
+            AND value BETWEEN 0 AND 1
     )
     GROUP BY of_tenant, of_trajectory
 ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id

@@ -43,7 +43,6 @@ FROM
         FROM
         (
             $signals
-                AND name = 'perturbation'
         )
         GROUP BY of_tenant, of_trajectory
     ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id

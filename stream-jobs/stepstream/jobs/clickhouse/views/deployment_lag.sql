@@ -31,13 +31,9 @@ FROM
         FROM
         (
             SELECT
-                model,
-                worker_id,
-                ifNull(version, -1) AS version,
-                minIf(written_at, state = 'serving') AS first_at,
-                max(written_at) AS last_at
-            FROM worker_status
-            WHERE written_at >= {since:DateTime('UTC')}
+                model, worker_id, version, ifNull(min(first_served), toDateTime64(0, 6, 'UTC')) AS first_at, max(last_seen) AS last_at
+            FROM worker_hours
+            WHERE hour >= toStartOfHour({since:DateTime('UTC')})
             GROUP BY model, worker_id, version
         )
         GROUP BY model, worker_id

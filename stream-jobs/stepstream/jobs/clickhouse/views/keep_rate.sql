@@ -27,7 +27,7 @@ FROM
         FROM
         (
             $signals
-                AND name IN ('proposed', 'kept') AND value >= 0
+                AND value >= 0
         )
         GROUP BY of_tenant, of_trajectory
     ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id

@@ -22,7 +22,7 @@ LEFT JOIN
     FROM
     (
         $signals
-            AND name IN ('reverted', 'dissatisfied', 'abandoned', 'escalated', 'edited') AND value > 0
+            AND value > 0
     )
     GROUP BY of_tenant, of_trajectory
 ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id

@@ -26,7 +26,7 @@ INNER JOIN
     FROM
     (
         $signals
-            AND name IN ('violation', 'policy_critical_actions', 'attack_resisted') AND value IS NOT NULL
+            AND value IS NOT NULL
     )
     GROUP BY of_tenant, of_trajectory
 ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id

@@ -24,7 +24,7 @@ INNER JOIN
     FROM
     (
         $signals
-            AND name = 'assigned' AND category != '' AND value IS NOT NULL
+            AND category != '' AND value IS NOT NULL
     )
     GROUP BY of_tenant, of_trajectory, skill
 ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id

@@ -1,4 +1,4 @@
-SELECT tenant, cohort_digest, first, last, changed, version
+SELECT tenant, cohort_digest, first, last, $changed AS changed, version
         FROM
         (
             SELECT any(tenant) AS tenant, cohort_digest, min(first) AS first, max(last) AS last, max(changed) AS changed
@@ -11,4 +11,4 @@ SELECT tenant, cohort_digest, first, last, changed, version
             FROM materialized_cohorts
             WHERE view = '$view'
             GROUP BY cohort_digest
-        ) AS stored USING (cohort_digest)
+        ) AS stored USING (cohort_digest)$signals_of
