@@ -24,7 +24,9 @@ FEEDBACK = (("confidence", 0.5, ""), ("violation", 0.0, ""), ("proposed", 4, "")
 def stored(view_client: Client) -> Client:
     """A client of a database with the stored rows of one cohort."""
     plant(view_client, "trajectories", attempts("t", 4, 2))
-    plant(view_client, "feedback", [signal("t/0", name, value, category, hours=2) for name, value, category in FEEDBACK])
+    plant(
+        view_client, "feedback", [signal("t/0", name, value, category, hours=2) for name, value, category in FEEDBACK]
+    )
     store_cohorts(view_client)
     for view, column in READ.items():
         view_client.command(
@@ -79,7 +81,7 @@ def test_feedback_before_its_trajectory_counts_once_the_trajectory_comes(stored:
 
 
 def test_stored_rows_do_not_depend_on_the_range(view_client: Client) -> None:
-    """An agent's clock may be behind that of whoever gives feedback."""
+    """The clock of an agent may be ahead of that of a person who gives feedback."""
     plant(view_client, "trajectories", attempts("t", 4, 2))
     plant(view_client, "feedback", [signal("t/0", "reverted", 1, hours=-2)])
     for since in ("2026-11-20 10:00:00", "2026-11-01 00:00:00"):

@@ -51,7 +51,10 @@ def view_client(_view_client: Client) -> Client:
 
 
 def plant(client: Client, table: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Insert rows of the given columns; the others have their defaults. Attempts are counted by task, and feedback marks cohorts."""
+    """Insert rows of the given columns; the others have their defaults.
+
+    Attempts are counted by task, and feedback marks the cohorts of its trajectories.
+    """
     for columns, group in groupby(rows, key=tuple):
         client.insert(table, [list(row.values()) for row in group], column_names=list(columns))
     if table == "trajectories":

@@ -10,7 +10,8 @@ The view takes the stored rows of a cohort unless the range cuts it or its attem
 `materialized_cohorts`: rows of other versions do not count, and are deleted once a day. A marker row, which becomes a
 row there, says that the cohort has been computed, also if it has no rows.
 
-A cohort also changes for the views that read some names of feedback when such feedback comes (`rollups/cohort_signals.sql`).
+For a view that reads feedback, a cohort also changes when feedback of a name that it reads comes
+(`rollups/cohort_signals.sql`).
 """
 
 import hashlib

@@ -2,7 +2,8 @@
 
 A definition is a ClickHouse SELECT with the parameters `since` and `until`, and with placeholders: `$by` is the grain,
 `$by_task` the same without the family of tasks, `$view_NAME` another view at that grain, and `$NAME` the text of
-`fragments/NAME.sql`, in which `$outcome` is that of `outcome.py`, and `$signal_names` the feedback that the view reads. Columns that the catalogue does not name stay inside.
+`fragments/NAME.sql`, in which `$outcome` is that of `outcome.py`, and `$signal_names` the feedback that the view reads.
+Columns that the catalogue does not name stay inside.
 `store migrate` creates each view at its default grain; `stepstream query --by` renders the same definition at another
 one. Where the grain has all names of a cohort, `$by` of a view that reads `cohorts` has their digest, and the names are
 joined at the end. Pure but for reading these files.
@@ -255,7 +256,6 @@ FROM
         texts |= {f"view_{name}": self._part(view(name), grain, scope) for name in _VIEW.findall(self.definition)}
         by_task = ", ".join(name for name in keys if name != "task_family")
         return Template(self.definition).substitute(texts, by=columns, by_task=by_task).strip()
-
 
     def _part(self, other: "View", grain: Sequence[str], scope: _Scope) -> str:
         """Return the SELECT of another view that this one joins by `$by`."""
