@@ -23,6 +23,7 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.outcome import OUTCOME
+from stepstream.jobs.clickhouse.views import views
 
 ROLLUPS = ("trajectory_hours", "step_hours", "tool_hours", "tool_days", "component_hours", "task_hours", "user_days")
 REFRESHED = (*ROLLUPS, "cohort_signals")
@@ -56,7 +57,10 @@ def statement(rollup: str, days: Mapping[str, int], cluster: str = "") -> str:
     due = template("due").substitute(
         rollup=rollup, facts=facts, unit=unit, marked=marked, most=most, complete_since=since
     )
-    text = template(rollup).substitute(due=due.rstrip(), outcome=OUTCOME, now=now_of(cluster))
+    names = sorted({name for view in views().values() for name in view.signals})
+    text = template(rollup).substitute(
+        due=due.rstrip(), outcome=OUTCOME, now=now_of(cluster), signal_names=", ".join(f"'{name}'" for name in names)
+    )
     return f"{text.rstrip()}\n{_SETTINGS}"
 
 

@@ -2,7 +2,12 @@
 -- become visible after their mark. Feedback that comes before its trajectory is found with it: then the cohort changes.
 WITH
     (SELECT max(changed) FROM cohort_signals WHERE tenant = '') AS done,
-    marks AS (SELECT DISTINCT tenant, trajectory_key, name FROM feedback_marks WHERE at > done - INTERVAL 60 SECOND)
+    marks AS
+    (
+        SELECT DISTINCT tenant, trajectory_key, name
+        FROM feedback_marks
+        WHERE at > done - INTERVAL 60 SECOND AND name IN ('', $signal_names)
+    )
 SELECT tenant, cohort_digest, name, $now AS changed
 FROM
 (
@@ -10,7 +15,8 @@ FROM
     FROM trajectories
     WHERE (tenant, toStartOfHour(opened_at)) IN
         (
-            SELECT tenant, arrayJoin(timeSlots(toStartOfHour(toDateTime(min(first))), toUInt32(3600 + greatest(0, dateDiff('second', min(first), max(last)))), 3600)) AS hour
+            SELECT tenant, arrayJoin(timeSlots(toStartOfHour(toDateTime(min(first))),
+                toUInt32(3600 + greatest(0, dateDiff('second', min(first), max(last)))), 3600)) AS hour
             FROM trajectory_times
             WHERE trajectory_key IN (SELECT trajectory_key FROM marks)
             GROUP BY tenant, trajectory_key
