@@ -67,6 +67,18 @@ def test_a_range_that_may_cut_the_cohort_computes_its_rows(stored: Client, cut: 
     assert failures(stored, cut) == 2
 
 
+def test_clear_and_classic_take_the_stored_parts(stored: Client) -> None:
+    of_range = f"FROM clear({RANGE}) AS a JOIN classic({RANGE}) AS b USING (tenant, agent)"
+    figures = f"SELECT a.tasks, b.tasks, a.seconds_per_task, b.p95_s, a.pass_hat_8 {of_range}"
+    computed = stored.query(figures).result_rows
+    assert computed == [(1, 1, 0, 0, None)]
+    stored.command(
+        "ALTER TABLE efficiency_of_cohorts UPDATE seconds_per_task = 9, p95_s = 8 WHERE true",
+        settings={"mutations_sync": 2},
+    )
+    assert stored.query(figures).result_rows == [(1, 1, 9, 8, None)]
+
+
 def test_another_grain_computes_the_rows(stored: Client) -> None:
     query = views()["failure_clusters"].sql(["day"])
     rows = stored.query(query, {"since": "2026-11-20", "until": "2026-11-21"}).named_results()

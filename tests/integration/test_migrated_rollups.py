@@ -1,15 +1,16 @@
 """Test rollups and views of databases of earlier releases with data in them."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from insert_facts import insert
-from sample_records import SECOND_US, T0_US, trajectory
+from sample_records import SECOND_US, T0_US, step, trajectory
 from stored_cohorts import store_cohorts
 
 from stepstream.config import Settings
-from stepstream.jobs.clickhouse import connection, materialized_views
+from stepstream.jobs.clickhouse import connection, materialized_views, rollup_refresh
 from stepstream.jobs.clickhouse import migrate as migrate_module
 from stepstream.jobs.clickhouse.migrate import migrate, migrations
 from stepstream.jobs.clickhouse.rollup_refresh import refresh, statement
@@ -23,8 +24,11 @@ def migrate_before(monkeypatch: pytest.MonkeyPatch) -> Callable[[Settings, str],
     """Return a function that applies the migrations before a number, as an earlier release did."""
 
     def apply(settings: Settings, number: str) -> None:
+        earlier = [one for one in migrations() if one.name < number]
+        created = {table for one in earlier for table in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", one.text)}
         with monkeypatch.context() as then:
-            then.setattr(migrate_module, "migrations", lambda: [one for one in migrations() if one.name < number])
+            then.setattr(migrate_module, "migrations", lambda: earlier)
+            then.setattr(rollup_refresh, "REFRESHED", [name for name in rollup_refresh.REFRESHED if name in created])
             then.setattr(materialized_views, "materialized_views", list)
             migrate(settings)
 
@@ -58,6 +62,22 @@ def test_hours_of_earlier_releases_count_time_outs_as_failures(
         assert client.query(counted).result_rows == [(1, 0, 1)]
         of_view = f"SELECT attempts, outcomes, success_rate FROM success_by_version({RANGE})"
         assert client.query(of_view).result_rows == [(1, 1, 0.0)]
+
+
+def test_steps_of_earlier_releases_have_times_to_the_first_token(
+    own_database: Callable[[str], Settings], migrate_before: Callable[[Settings, str], None]
+) -> None:
+    settings = own_database("first_tokens")
+    migrate_before(settings, "0044")
+    with connection.connect(settings, database="first_tokens") as client:
+        measured: Any = [step("t", n, T0_US, first_token_ms=2.0 + 6 * n) for n in range(2)]
+        insert(client, [failed("t", "a", T0_US), *(("governed-steps", one) for one in measured)])
+        client.command("TRUNCATE TABLE dirty_hours")  # its marks are as old as a week, at most
+        for _ in range(2):
+            migrate(settings)
+            refresh(client)
+            found = "SELECT agent, policy_version, steps, length(ms.bin) FROM first_token_hours FINAL WHERE steps > 0"
+            assert client.query(found).result_rows == [("a", 4, 2, 2)]
 
 
 @pytest.mark.parametrize("number", ["0039", "0040"])

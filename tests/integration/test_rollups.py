@@ -45,6 +45,8 @@ FACTS = (
     *("learner_updates", "learner_update_lags", "worker_status", "rollouts", "alarms", "closures", "curation"),
     *("governance_audit", "training_decisions", "dead_letters", "trajectory_stats", "component_stats"),
 )
+COUNTS = {"step_hours": "steps", "first_token_hours": "steps", "tool_hours": "calls", "tool_days": "calls"}
+"""Column that is zero in rows of cohorts whose facts are gone, of rollups that count no trajectories."""
 SIGNALS = (
     *(("confidence", 0.5, ""), ("proposed", 4, ""), ("kept", 3, ""), ("reverted", 1, ""), ("violation", 0.5, "")),
     *(("policy_critical_actions", 4, ""), ("attack_resisted", 1, "")),
@@ -139,7 +141,7 @@ def contents(client: Client) -> dict[str, list[str]]:
     """Return the rows of facts and rollups, without versions of rollups and without cohorts whose facts are gone."""
     found = {}
     for table in (*FACTS, *ROLLUPS):
-        count = {"step_hours": "steps", "tool_hours": "calls", "tool_days": "calls"}.get(table, "trajectories")
+        count = COUNTS.get(table, "trajectories")
         what = f"toString(tuple(* EXCEPT version)) FROM {table} FINAL WHERE {count} > 0"
         if table in FACTS:
             what = f"toString(tuple(*)) FROM {table} FINAL"

@@ -268,9 +268,60 @@ def test_clear_and_classic(view_client: Client) -> None:
     assert (row["cost_normalized_accuracy"], row["cost_per_success"]) == near((1666.666667, 0.06))
     assert (row["within_3_s"], row["policy_adherence"], row["accuracy"]) == near((0.75, 0.925, 0.75))
     assert (row["composite"], row["reason"]) == (None, "no task has 8 attempts")
+    parts = read_one(view_client, "efficiency")
+    assert (parts["tasks"], parts["tasks_with_outcome"], parts["successes"], parts["steps"]) == (4, 4, 3, 8)
+    assert (parts["usd_of_outcomes"], parts["p50_s"], parts["within_3_s"]) == near((0.18, 2.95, 0.75))
+    assert (parts["pass_hat_8"], parts["reason"]) == (None, "no task has 8 attempts")
     classic = read_one(view_client, "classic")
     assert (classic["usd_per_task"], classic["accuracy"], classic["error_rate"]) == near((0.045, 0.75, 0))
     assert (classic["first_token_p50_ms"], classic["reason"]) == (None, "no planted attack")
+
+
+def test_tasks_without_an_outcome_or_a_cost(view_client: Client) -> None:
+    plant(view_client, "trajectories", [attempt("t0/0", None, cost_usd="0.3"), attempt("t1/0", True, cost_usd="0.1")])
+    parts, clear, classic = (read_one(view_client, view) for view in ("efficiency", "clear", "classic"))
+    assert (parts["tasks"], parts["tasks_with_outcome"], clear["tasks"], classic["tasks"]) == (2, 1, 1, 2)
+    assert (parts["usd_per_task"], parts["usd_of_outcomes"], clear["cost_per_success"]) == near((0.2, 0.1, 0.1))
+    assert (clear["accuracy"], classic["accuracy"]) == (1, 1)
+    plant(view_client, "trajectories", [attempt("t1/1", False)])
+    parts, clear = (read_one(view_client, view) for view in ("efficiency", "clear"))
+    assert (parts["usd_per_task"], parts["p95_usd"], parts["usd_of_outcomes"]) == (None, None, None)
+    assert (parts["accuracy"], clear["reason"]) == (0.5, "attempts without a cost: fill gateway.prices")
+
+
+def first_token(number: int, ms: float | None, **fields: Any) -> dict[str, Any]:
+    """Return a step of version 3."""
+    row = {
+        "tenant": TENANT,
+        "trajectory_id": "t/0",
+        "step_index": number,
+        "occurred_at": AT,
+        "agent": "a",
+        "model": "m",
+    }
+    return row | {"harness_version": "h", "split": "eval", "version_max": 3, "first_token_ms": ms} | fields
+
+
+def within_5_percent(expected: Any) -> Any:
+    """Compare with quantiles of bins whose limits are 10 % apart: a quantile is the middle of its bin."""
+    return pytest.approx(expected, rel=0.05)
+
+
+def test_quantiles_of_the_time_to_the_first_token(view_client: Client) -> None:
+    plant(view_client, "trajectories", [attempt("t/0", True)])
+    waits = [*(float(ms) for ms in range(1, 101)), None]
+    plant(view_client, "steps", [first_token(number, ms) for number, ms in enumerate(waits)])
+    names = ("first_token_p50_ms", "first_token_p95_ms", "first_token_p99_ms")
+    expected = within_5_percent((50, 95, 99))
+    assert tuple(read_one(view_client, "classic")[name] for name in names) == expected
+    # Steps of another version and of an hour that begins before the range.
+    plant(view_client, "steps", [first_token(n, 900.0, version_max=4) for n in range(200, 300)])
+    plant(view_client, "steps", [first_token(n, 900.0, occurred_at=AT - timedelta(days=1)) for n in range(300, 400)])
+    assert tuple(read_one(view_client, "classic")[name] for name in names) == expected
+    # The same steps, governed by a later policy, which took a time away.
+    again = [first_token(n, None if n else 7.0, governed_by=1) for n in range(100)]
+    plant(view_client, "steps", again)
+    assert tuple(read_one(view_client, "classic")[name] for name in names) == within_5_percent((7, 7, 7))
 
 
 def test_clears_composite_compares_the_tenants_rows(view_client: Client) -> None:

@@ -19,8 +19,8 @@ RANGE = "since = '2026-11-20', until = '2026-11-21'"
 TENANT = "default"
 TABLES = (
     *("checkpoints", "component_hours", "feedback", "learner_update_lags", "learner_updates", "steps", "tool_hours"),
-    *("dirty_hours", "task_hours", "trajectories", "trajectory_hours", "worker_status", "worker_hours"),
-    *("cohort_times", "cohort_signals", "feedback_marks", "materialized_cohorts"),
+    *("dirty_hours", "first_token_hours", "task_hours", "trajectories", "trajectory_hours", "worker_status"),
+    *("worker_hours", "cohort_times", "cohort_signals", "feedback_marks", "materialized_cohorts"),
     *(view.stored for view in materialized_views()),
 )
 FIVE_TASKS = [(8, 8), (8, 6), (8, 3), (8, 0), (5, 4)]
@@ -53,12 +53,14 @@ def view_client(_view_client: Client) -> Client:
 def plant(client: Client, table: str, rows: Iterable[dict[str, Any]]) -> None:
     """Insert rows of the given columns; the others have their defaults.
 
-    Attempts are counted by task, and feedback marks the cohorts of its trajectories.
+    Rollups that views of attempts and steps read follow, and feedback marks the cohorts of its trajectories.
     """
     for columns, group in groupby(rows, key=tuple):
         client.insert(table, [list(row.values()) for row in group], column_names=list(columns))
     if table == "trajectories":
         client.command(f"INSERT INTO task_hours {statement('task_hours', {})}")
+    if table == "steps":
+        client.command(f"INSERT INTO first_token_hours {statement('first_token_hours', {})}")
     if table == "feedback":
         client.command(f"INSERT INTO cohort_signals {statement('cohort_signals', {})}")
 

@@ -10,9 +10,9 @@ Hours whose facts a retention may have deleted are never due: the rollup keeps w
 A refreshable materialized view runs each statement every `clickhouse.refresh_s`, in a server and in the embedded store
 alike. They run one after the other: together they would take both cores from a dashboard's query.
 
-Readers of `task_hours` choose the rows of each hour's newest version instead of `FINAL`. So one refresh must write all
-rows of an hour, in one part (one thread inserts), and no other refresh may write the same version: on a cluster, the
-microseconds of a version are the number of its replica.
+Readers of `task_hours`, `tool_hours` and `first_token_hours` choose the rows of each hour's newest version instead of
+`FINAL`. So one refresh must write all rows of an hour, in one part (one thread inserts), and no other refresh may write
+the same version: on a cluster, the microseconds of a version are the number of its replica.
 """
 
 from collections.abc import Mapping
@@ -25,10 +25,14 @@ from stepstream.jobs.clickhouse.cluster import render
 from stepstream.jobs.clickhouse.outcome import OUTCOME
 from stepstream.jobs.clickhouse.views import views
 
-ROLLUPS = ("trajectory_hours", "step_hours", "tool_hours", "tool_days", "component_hours", "task_hours", "user_days")
+ROLLUPS = (
+    *("trajectory_hours", "step_hours", "first_token_hours", "tool_hours", "tool_days", "component_hours"),
+    *("task_hours", "user_days"),
+)
+OF_STEPS = ("step_hours", "first_token_hours")
+"""Rollups of `steps`; the others are of `trajectories`."""
 REFRESHED = (*ROLLUPS, "cohort_signals")
 """Rollups, and the table of the cohorts about which feedback came."""
-
 
 _LAG = f"""
 SELECT max(greatest(0, dateDiff('second', ifNull(last_success_time, now() - uptime()), now())))
@@ -51,7 +55,7 @@ def statement(rollup: str, days: Mapping[str, int], cluster: str = "") -> str:
         days: days that each table of facts keeps its rows (`retention.days_of`); 0 or missing: for ever.
         cluster: name of the cluster whose replicas all refresh; empty: one server.
     """
-    facts = "steps" if rollup == "step_hours" else "trajectories"
+    facts = "steps" if rollup in OF_STEPS else "trajectories"
     since = complete_since(facts, days)
     unit, marked, most = ("day", "toDate(hour)", 7) if rollup.endswith("_days") else ("hour", "hour", 48)
     due = template("due").substitute(

@@ -1,51 +1,35 @@
 SELECT
     $by,
-    m.tasks AS tasks,
-    m.accuracy AS accuracy,
-    m.usd AS usd_per_task,
-    if(m.usd = 0, NULL, 100 * m.accuracy / m.usd) AS cost_normalized_accuracy,
-    if(m.successes = 0, NULL, m.spent / m.successes) AS cost_per_success,
-    m.seconds AS seconds_per_task,
-    m.within_3_s AS within_3_s,
-    m.within_30_s AS within_30_s,
+    e.tasks_with_outcome AS tasks,
+    e.accuracy AS accuracy,
+    e.usd_per_task AS usd_per_task,
+    if(e.usd_per_task = 0, NULL, 100 * e.accuracy / e.usd_per_task) AS cost_normalized_accuracy,
+    if(e.successes = 0, NULL, e.usd_of_outcomes / e.successes) AS cost_per_success,
+    e.seconds_per_task AS seconds_per_task,
+    e.within_3_s AS within_3_s,
+    e.within_30_s AS within_30_s,
     a.policy_adherence AS policy_adherence,
-    m.pass_hat_8 AS pass_hat_8,
-    toBool(m.pass_hat_8 >= 0.8) AS passes_gate,
-    max(m.usd) OVER (PARTITION BY m.tenant) AS most_usd,
-    min(m.usd) OVER (PARTITION BY m.tenant) AS least_usd,
-    max(m.seconds) OVER (PARTITION BY m.tenant) AS most_seconds,
-    min(m.seconds) OVER (PARTITION BY m.tenant) AS least_seconds,
+    e.pass_hat_8 AS pass_hat_8,
+    toBool(e.pass_hat_8 >= 0.8) AS passes_gate,
+    max(e.usd_per_task) OVER (PARTITION BY e.tenant) AS most_usd,
+    min(e.usd_per_task) OVER (PARTITION BY e.tenant) AS least_usd,
+    max(e.seconds_per_task) OVER (PARTITION BY e.tenant) AS most_seconds,
+    min(e.seconds_per_task) OVER (PARTITION BY e.tenant) AS least_seconds,
     if(most_usd = least_usd OR most_seconds = least_seconds, NULL,
-        0.2 * (1 - (m.usd - least_usd) / (most_usd - least_usd))
-        + 0.2 * (1 - (m.seconds - least_seconds) / (most_seconds - least_seconds))
-        + 0.2 * m.accuracy + 0.2 * a.policy_adherence + 0.2 * m.pass_hat_8) AS composite,
-    multiIf(m.accuracy IS NULL, 'no attempt has an outcome', m.usd IS NULL,
-        'attempts without a cost: fill gateway.prices', m.successes = 0, 'no success',
-        a.policy_adherence IS NULL, 'nobody counted policy-critical actions', m.pass_hat_8 IS NULL,
+        0.2 * (1 - (e.usd_per_task - least_usd) / (most_usd - least_usd))
+        + 0.2 * (1 - (e.seconds_per_task - least_seconds) / (most_seconds - least_seconds))
+        + 0.2 * e.accuracy + 0.2 * a.policy_adherence + 0.2 * e.pass_hat_8) AS composite,
+    multiIf(e.accuracy IS NULL, 'no attempt has an outcome', e.usd_per_task IS NULL,
+        'attempts without a cost: fill gateway.prices', e.successes = 0, 'no success',
+        a.policy_adherence IS NULL, 'nobody counted policy-critical actions', e.pass_hat_8 IS NULL,
         'no task has 8 attempts', composite IS NULL, 'no other version to compare with', '') AS reason
 FROM
 (
-    SELECT
-        $by,
-        countIf(n > 0) AS tasks,
-        if(tasks = 0, NULL, avgIf(c / n, n > 0)) AS accuracy,
-        if(sum(uncosted) > 0, NULL, avg(task_usd)) AS usd,
-        if(sum(uncosted) > 0, NULL, sum(spent)) AS spent,
-        sum(c) AS successes,
-        avg(seconds) AS seconds,
-        avg(within_3_s) AS within_3_s,
-        avg(within_30_s) AS within_30_s,
-        if(countIf(n >= 8) = 0, NULL, avgIf(arrayProduct(arrayMap(
-            i -> greatest(0, c - i) / (n - i), range(least(8, n)))), n >= 8)) AS pass_hat_8
-    FROM
-    (
-        $attempts_by_task
-    )
-    GROUP BY $by
-) AS m
+    $view_efficiency
+) AS e
 LEFT JOIN
 (
-    SELECT $by, policy_adherence, attacks_resisted FROM
+    SELECT $by, policy_adherence FROM
     (
         $view_safety
     )
