@@ -157,7 +157,7 @@ def test_every_kind_of_record_is_stored(tables: Client) -> None:
     assert first_row(tables, components)["terms"] == [("outcome", 1.0, 1.0), ("length", 0.5, -0.5)]
     assert tables.query("SELECT size_bytes, trajectories, metrics FROM checkpoints").first_row == (10, 2, {"loss": 0.5})
     assert tables.command("SELECT toUnixTimestamp64Micro(occurred_at) FROM closures") == T0_US + 1
-    times = "SELECT toUnixTimestamp64Milli(first), toUnixTimestamp64Milli(last) FROM trajectory_times"
+    times = "SELECT toUnixTimestamp64Milli(min(first)), toUnixTimestamp64Milli(max(last)) FROM trajectory_times"
     assert tables.query(f"{times} WHERE trajectory_key = sipHash64('t')").result_rows == [(T0_US // 1000,) * 2]
     dirty = tables.query("SELECT of, toUnixTimestamp(hour) FROM dirty_hours FINAL ORDER BY of").result_rows
     assert dirty == [(of, T0_US // SECOND_US // 3600 * 3600) for of in ("steps", "trajectories")]

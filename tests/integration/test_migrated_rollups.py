@@ -100,3 +100,37 @@ def test_attempts_of_earlier_releases_keep_their_cohorts(
             assert client.query(of_tasks).result_rows == [("default", "a0", 1, 0), ("default", "a1", 1, 0)]
             assert client.query(clusters).result_rows == [("a1", "kept", "")]
             store_cohorts(client)
+
+
+@pytest.mark.parametrize("done", [0, 2, 3, 5, 7, 9])
+def test_times_of_earlier_releases_become_times_by_user(
+    own_database: Callable[[str], Settings], migrate_before: Callable[[Settings, str], None], done: int
+) -> None:
+    """Also if the migration was interrupted, and rows came in between."""
+    settings = own_database(f"times_after_{done}")
+    migrate_before(settings, "0042")
+    statements = next(one for one in migrations() if one.name.startswith("0042")).statements()
+    assert len(statements) == 9
+    query = (
+        "SELECT user_key = sipHash64('ada'), user_key = 0, toUnixTimestamp(first), toUnixTimestamp(last) "
+        "FROM trajectory_times FINAL WHERE trajectory_key = sipHash64('t') AND tenant = 'default' ORDER BY ALL"
+    )
+    opened_s = T0_US // SECOND_US
+    with connection.connect(settings, database=settings.clickhouse.database) as client:
+        steps = [
+            step("t", n, user=user, at_us=T0_US + 60 * n * SECOND_US) for n, user in enumerate(("ada", "bob", None))
+        ]
+        insert(client, [("governed-steps", one) for one in steps[:2]])
+        insert(client, [("labeled-trajectories", trajectory("t", user="ada", opened_at_us=T0_US - HOUR_US))])
+        for statement in statements[:done]:
+            client.command(statement)
+        insert(client, [("governed-steps", steps[2])])
+        for _ in range(2):
+            migrate(settings)
+            assert client.query(query).result_rows == [
+                (0, 0, opened_s + 60, opened_s + 60),
+                (0, 1, opened_s + 120, opened_s + 120),
+                (1, 0, opened_s - 3600, opened_s),
+            ]
+        left = "SELECT count() FROM system.tables WHERE database = currentDatabase() AND name = 'trajectory_times_0041'"
+        assert client.query(left).result_rows == [(0,)]

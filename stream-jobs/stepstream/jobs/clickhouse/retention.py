@@ -22,13 +22,16 @@ SELECT name, engine_full FROM system.tables WHERE database = currentDatabase() A
 _TTL = re.compile(r" TTL (.+?) SETTINGS ")
 _TIMES = {"trajectories": "opened_at", "trajectory_times": "last"}
 """Columns of tables whose time is not `occurred_at`."""
+_TIMES_LONGER = 7
+"""Days that times outlast the steps and labels, which an erasure finds by them and which go by whole days."""
 
 
 def days_of(store: StoreSettings) -> dict[str, int]:
     """Return the days that each table of facts keeps its rows; 0: for ever."""
+    timed = (store.steps_days, store.trajectories_days)
     return {
         "steps": store.steps_days,
-        "trajectory_times": store.steps_days,
+        "trajectory_times": max(timed) + _TIMES_LONGER if all(timed) else 0,
         "step_contents": store.contents_days,
         "trajectories": store.trajectories_days,
         "feedback": store.feedback_days,

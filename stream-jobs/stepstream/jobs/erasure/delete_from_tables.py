@@ -3,10 +3,12 @@
 Statements that change a table select rows by keys and event ids, not by the persons' names: ClickHouse stores the text
 of a mutation beside the data, and the names must not stay there. They take the keys from `erased_keys`, whose rows are
 dropped as soon as the statements have ended. A lightweight `DELETE` hides the rows from every
-query; `clickhouse/hidden_rows.py` rewrites the parts later, once for all erasures of a day. To hide a row by one column
-of its identity takes a quarter of the time that the whole identity takes (docs/measured/store.md): the rest of the
-identity is compared before, in a query. Deletions fire no materialized views: they mark the hours, so that their
-rollups are computed again.
+query; `clickhouse/hidden_rows.py` rewrites the parts later, once for all erasures of a day. To hide a row by a number
+or two takes a quarter of the time that the whole identity takes (docs/measured/store.md): the identity is compared
+before, in a query. Deletions fire no materialized views: they mark the hours, so that their rollups are computed again.
+
+Steps and labels are read at the times of the persons' rows only (`row_times.py`). These times are deleted last. Rows
+that a writer inserted meanwhile are looked for after that, and get their times again: the next pass deletes them.
 """
 
 from collections import Counter
@@ -18,15 +20,32 @@ from typing import Any, Protocol
 from clickhouse_connect.driver.client import Client
 
 from stepstream.jobs.erasure.findings import Person
-from stepstream.jobs.erasure.row_keys import FACTS, Facts, Key, columns, conditions, short_condition, short_keys
-from stepstream.jobs.erasure.row_queries import Pair, chunks, hide, key_sources, select
+from stepstream.jobs.erasure.row_keys import (
+    FACTS,
+    Facts,
+    Key,
+    Short,
+    StoredKey,
+    columns,
+    conditions,
+    short_condition,
+    short_keys,
+)
+from stepstream.jobs.erasure.row_queries import ABOUT, PERSONS, Pair, Tables, chunks, hide, key_sources, select
+from stepstream.jobs.erasure.row_times import (
+    RowTimes,
+    TimesIndex,
+    delete_times,
+    hide_users,
+    newest_parts,
+    restore_times,
+    times_of,
+    within,
+)
 
-# One column first: few rows pass it, and only these are compared in full.
-_PERSONS = "user IN (SELECT name FROM persons) AND (tenant, user) IN (SELECT tenant, name FROM persons)"
-_ABOUT = "trajectory_id IN (SELECT name FROM about) AND (tenant, trajectory_id) IN (SELECT tenant, name FROM about)"
-_PERSONS_OR_NAMELESS = f"""
-user IN (SELECT name FROM persons UNION ALL SELECT '') AND (({_PERSONS}) OR (user = '' AND {_ABOUT}))
-"""
+_STEPS, _LABELS = (next(facts for facts in FACTS if facts.find_in == table) for table in ("steps", "trajectories"))
+_TIMED = (_STEPS, _LABELS)
+"""Those whose times are in `trajectory_times`."""
 
 
 class RowCounts(Protocol):
@@ -67,14 +86,28 @@ def trajectories_of(client: Client, persons: Collection[Person]) -> dict[Person,
     Raises:
         ClickHouseError: the store is unavailable.
     """
+    names = _names(persons)
     found = {person: PersonTrajectories() for person in persons}
-    for table in ("steps", "feedback", "trajectories"):
-        query = f"SELECT DISTINCT tenant, user, trajectory_id FROM {table} WHERE {_PERSONS}"
-        for tenant, user, name in select(client, query, persons=_names(persons)):
+    query = f"SELECT DISTINCT tenant, user, trajectory_id FROM feedback WHERE {PERSONS}"
+    for tenant, user, name in select(client, query, persons=names):
+        found[Person(tenant, user)].joined.add(name)
+    # The labels first: they are fewer. Steps tell the trajectories whose labels name somebody else, or that have none.
+    unread: Sequence[RowTimes] = times_of(client, names).persons
+    for facts in (_LABELS, _STEPS):
+        if not unread:
+            break
+        where, tables = within(facts, unread)
+        query = (
+            f"SELECT tenant, user, trajectory_id, sipHash64(trajectory_id), sipHash64(user) FROM {facts.find_in} "
+            f"PREWHERE user IN (SELECT name FROM persons) WHERE {where} AND ({PERSONS}) GROUP BY ALL"
+        )
+        read = set()
+        for tenant, user, name, *keys in select(client, query, persons=names, **tables):
             of = found[Person(tenant, user)]
             of.joined.add(name)
-            if table != "feedback":
-                of.own.add(name)
+            of.own.add(name)
+            read.add((tenant, *keys))
+        unread = [one for one in unread if (one.tenant, one.trajectory_key, one.user_key) not in read]
     return found
 
 
@@ -86,27 +119,29 @@ def delete_rows(client: Client, targets: Sequence[Target]) -> int:
     Raises:
         ClickHouseError: the store is unavailable or rejects a query; run it again.
     """
+    parts = newest_parts(client, _TIMED)
+    index = _times_of(client, targets)
     deleted = _delete_consents(client, targets)
     for facts in FACTS:
-        deleted += _delete(client, facts, targets)
-    _delete_times(client, targets)
-    _delete_days(client, targets)
+        deleted += _delete(client, facts, targets, index)
+    own = _pairs(targets, lambda target: target.trajectories.own)
+    delete_times(client, index, own)
+    restore_times(client, _TIMED, parts, _names(target.person for target in targets), own)
+    _delete_days(client, index)
     _delete_examples(client, targets)
     return deleted
 
 
 def count_rows(client: Client, targets: Sequence[Target]) -> int:
     """Return the number of rows that name one of the persons, or nobody in one of their own trajectories."""
-    rows = 0
-    persons, own = _names(target.person for target in targets), _pairs(targets, lambda target: target.trajectories.own)
-    for table in ("trajectories", "consents"):
-        [(named,)] = select(client, f"SELECT count() FROM {table} WHERE {_PERSONS}", persons=persons)
-        rows += int(named)
-    for facts in (facts for facts in FACTS if facts.nameless):
-        query = f"SELECT count() FROM {facts.find_in} WHERE {_PERSONS_OR_NAMELESS}"
-        [(found,)] = select(client, query, persons=persons, about=own)
-        rows += int(found)
-    return rows
+    persons = _names(target.person for target in targets)
+    [(rows,)] = select(client, f"SELECT count() FROM consents WHERE {PERSONS}", persons=persons)
+    index = _times_of(client, targets)
+    for facts in FACTS:
+        rows += sum(
+            row[-1] for row in _select_rows(client, facts, targets, index, "tenant, user, count()", "tenant, user")
+        )
+    return int(rows)
 
 
 def _names(persons: Iterable[Person]) -> list[Pair]:
@@ -122,45 +157,84 @@ def _pairs(targets: Sequence[Target], ids_of: Callable[[Target], Iterable[str]])
     return owners
 
 
+def _times_of(client: Client, targets: Sequence[Target]) -> TimesIndex:
+    joined = _pairs(targets, lambda target: target.trajectories.joined | target.trajectories.own)
+    return times_of(client, _names(target.person for target in targets), joined)
+
+
+def _select_rows(
+    client: Client, facts: Facts, targets: Sequence[Target], index: TimesIndex, values: str, group_by: str
+) -> Sequence[Sequence[Any]]:
+    """Return expressions of the rows that are deleted: of the persons, and about trajectories as `nameless` says."""
+    names = _names(target.person for target in targets)
+    about: Collection[Pair] = _pairs(targets, lambda t: t.trajectories.own if facts.nameless else t.trajectories.joined)
+    tables: Tables = {}
+    where, prewhere = "true", "PREWHERE user IN (SELECT name FROM names)"
+    if facts.bucket_s:
+        others = index.nameless() if facts.nameless else index.others
+        about = [pair for pair in about if pair in others]
+        times = [*index.persons, *(one for pair in about for one in others[pair])]
+        if not times:
+            return []
+        where, tables = within(facts, times)
+    of_persons = PERSONS
+    if about and facts.nameless:
+        of_persons = f"({PERSONS}) OR (user = '' AND {ABOUT})"
+    elif about:
+        of_persons, prewhere = f"({PERSONS}) OR ({ABOUT})", ""
+    query = f"SELECT {values} FROM {facts.find_in} {prewhere} WHERE {where} AND ({of_persons}) GROUP BY {group_by}"
+    nobody = [("", "")] if about else []
+    return select(client, query, persons=names, names=names + nobody, about=about, **tables)
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Rows of the persons in the table that is searched, by identity."""
+    """Rows of the persons in the table that is searched."""
 
     owners: dict[Key, int]
-    """Index of the person."""
-    rows: dict[Key, int]
+    """Index of the person, by identity."""
+    rows: Counter[Key]
     """Number of rows: a step that was governed again has several."""
+    shorts: dict[Key, set[Short]]
+    """Short columns of the rows."""
+    by_short: Counter[Short]
+    """Number of rows."""
+
+    def keys_of(self, keys: Collection[Key]) -> list[StoredKey]:
+        """Return the short columns of some identities as keys of a source, by their times."""
+        return short_keys(short for key in sorted(keys, key=lambda key: (key[1], key)) for short in self.shorts[key])
 
 
-def _search(client: Client, facts: Facts, targets: Sequence[Target]) -> _Found:
+def _search(client: Client, facts: Facts, targets: Sequence[Target], index: TimesIndex) -> _Found:
     named = {name: number for number, name in enumerate(_names(target.person for target in targets))}
     about = _pairs(targets, lambda t: t.trajectories.own if facts.nameless else t.trajectories.joined)
-    where = _PERSONS_OR_NAMELESS if facts.nameless else f"({_PERSONS}) OR ({_ABOUT})"
-    query = (
-        f"SELECT user, {columns(facts)}, count() FROM {facts.find_in} WHERE {where} "
-        f"GROUP BY user, {', '.join(facts.key)}"
-    )
-    found = _Found({}, {})
-    for user, *values, rows in select(client, query, persons=named, about=about):
-        key, owner = tuple(values), named.get((values[0], user))
+    identity, shorts = columns(facts), ", ".join(facts.short)
+    found = _Found({}, Counter(), {}, Counter())
+    for user, *values, rows in _select_rows(
+        client, facts, targets, index, f"user, {identity}, {shorts}, count()", f"user, {identity}, {shorts}"
+    ):
+        key, short = tuple(values[: len(facts.key)]), tuple(values[len(facts.key) :])
+        owner = named.get((key[0], user))
         found.owners[key] = about[key[0], key[2]] if owner is None else owner
-        found.rows[key] = found.rows.get(key, 0) + int(rows)
+        found.rows[key] += rows
+        found.shorts.setdefault(key, set()).add(short)
+        found.by_short[short] += rows
     return found
 
 
-def _delete(client: Client, facts: Facts, targets: Sequence[Target]) -> int:
-    found = _search(client, facts, targets)
+def _delete(client: Client, facts: Facts, targets: Sequence[Target], index: TimesIndex) -> int:
+    found = _search(client, facts, targets, index)
     hours = sorted({key[1] // 3600 * 3600 for key in found.owners})
     _mark(client, facts, hours)
     deleted = 0
-    with key_sources(client, short_keys(facts, found.owners)) as sources:
+    with key_sources(client, found.keys_of(found.owners)) as sources:
         wheres = [short_condition(facts, found.owners, source) for source in sources]
         for table in facts.delete_from:
             present, shared = (_searched if table == facts.find_in else _present)(client, table, facts, found, wheres)
             for number, target in enumerate(targets):
                 target.counts.plan_rows(f"{table} by key", table, present[number])
             if present and shared:
-                _hide_apart(client, table, facts, found.owners.keys() - shared, shared)
+                _hide_apart(client, table, facts, found, shared)
             elif present:
                 hide(client, table, wheres)
             for target in targets:
@@ -170,9 +244,10 @@ def _delete(client: Client, facts: Facts, targets: Sequence[Target]) -> int:
     return deleted
 
 
-def _hide_apart(client: Client, table: str, facts: Facts, alone: Collection[Key], shared: Collection[Key]) -> None:
+def _hide_apart(client: Client, table: str, facts: Facts, found: _Found, shared: Collection[Key]) -> None:
     """Hide rows; the `shared` identities have a short column that other rows have too."""
-    with key_sources(client, short_keys(facts, alone)) as sources:
+    alone = found.owners.keys() - shared
+    with key_sources(client, found.keys_of(alone)) as sources:
         hide(client, table, [short_condition(facts, alone, source) for source in sources])
     hide(client, table, conditions(facts, shared))
 
@@ -193,16 +268,15 @@ def _searched(
     others, or of a writer since.
     """
     rows: Counter[int] = Counter()
-    by_short: Counter[Any] = Counter()
     for key, number in found.rows.items():
         rows[found.owners[key]] += number
-        by_short[key[facts.short]] += number
-    short = facts.key[facts.short]
-    differing: set[Any] = set()
+    shorts, differing = ", ".join(facts.short), set()
     for where in wheres:
-        query = f"SELECT {short}, count() FROM {table} WHERE {where} GROUP BY {short}"
-        differing.update(value for value, number in client.query(query).result_rows if number != by_short[value])
-    return rows, _with_short(facts, found, differing)
+        query = f"SELECT {shorts}, count() FROM {table} WHERE {where} GROUP BY {shorts}"
+        for *short, number in client.query(query).result_rows:
+            if number != found.by_short[tuple(short)]:
+                differing.add(short[0])
+    return rows, _with_short(found, differing)
 
 
 def _present(
@@ -210,44 +284,30 @@ def _present(
 ) -> tuple[Counter[int], set[Key]]:
     """Return the same of a table that names nobody."""
     rows: Counter[int] = Counter()
-    foreign: set[Any] = set()
+    foreign: set[int] = set()
     for where in wheres:
-        query = f"SELECT {columns(facts)}, count() FROM {table} WHERE {where} GROUP BY {', '.join(facts.key)}"
-        for *key, present in client.query(query).result_rows:
+        query = f"SELECT {columns(facts)}, {facts.short[0]}, count() FROM {table} WHERE {where} GROUP BY ALL"
+        for *key, short, present in client.query(query).result_rows:
             if (owner := found.owners.get(tuple(key))) is None:
-                foreign.add(key[facts.short])
+                foreign.add(short)
             else:
                 rows[owner] += int(present)
-    return rows, _with_short(facts, found, foreign)
+    return rows, _with_short(found, foreign)
 
 
-def _with_short(facts: Facts, found: _Found, values: Collection[Any]) -> set[Key]:
-    return {key for key in found.owners if key[facts.short] in values} if values else set()
+def _with_short(found: _Found, firsts: Collection[int]) -> set[Key]:
+    """Return the identities of which a row has one of these in its first short column."""
+    if not firsts:
+        return set()
+    return {key for key, shorts in found.shorts.items() if any(short[0] in firsts for short in shorts)}
 
 
-def _delete_times(client: Client, targets: Sequence[Target]) -> None:
-    """Delete the times of the persons' own trajectories; those with steps of others get the times of these."""
-    own = sorted(_pairs(targets, lambda target: target.trajectories.own))
-    with key_sources(client, [(tenant, 0, name) for tenant, name in own]) as sources:
-        for source in sources:
-            keys = f"SELECT sipHash64(name), tenant FROM {source}"
-            hide(client, "trajectory_times", [f"(trajectory_key, tenant) IN ({keys})"])
-            client.command(
-                "INSERT INTO trajectory_times SELECT sipHash64(trajectory_id) AS trajectory_key, tenant, "
-                f"min(occurred_at), max(occurred_at) FROM steps WHERE trajectory_id IN (SELECT name FROM {source}) "
-                f"AND (tenant, trajectory_id) IN (SELECT tenant, name FROM {source}) GROUP BY trajectory_key, tenant"
-            )
-
-
-def _delete_days(client: Client, targets: Sequence[Target]) -> None:
-    """Delete the days on which the persons were active: their keys are digests of the names."""
-    # ClickHouse keeps the statement, so it must not contain the names.
-    persons = _names(target.person for target in targets)
-    keys = list(select(client, "SELECT tenant, sipHash64(name) FROM persons", persons=persons))
-    for chunk in chunks(keys):
-        where = "(tenant, user_key) IN (SELECT arrayJoin(arrayZip({tenants:Array(String)}, {keys:Array(UInt64)})))"
-        given = {"tenants": [tenant for tenant, _ in chunk], "keys": [key for _, key in chunk]}
-        hide(client, "user_days", [where], parameters=given)
+def _delete_days(client: Client, index: TimesIndex) -> None:
+    """Delete the days on which the persons were active."""
+    query = "SELECT count() FROM user_days WHERE user_key IN {keys:Array(UInt64)}"
+    for chunk in chunks(sorted(index.user_keys)):
+        if client.query(query, {"keys": [key for _, key in chunk]}).result_rows != [(0,)]:
+            hide_users(client, "user_days", chunk)
 
 
 def _delete_examples(client: Client, targets: Sequence[Target]) -> None:
@@ -270,7 +330,7 @@ def _delete_examples(client: Client, targets: Sequence[Target]) -> None:
 
 def _delete_consents(client: Client, targets: Sequence[Target]) -> int:
     owners = {name: number for number, name in enumerate(_names(target.person for target in targets))}
-    events = select(client, f"SELECT event_id, tenant, user FROM consents WHERE {_PERSONS}", persons=owners)
+    events = select(client, f"SELECT event_id, tenant, user FROM consents WHERE {PERSONS}", persons=owners)
     present = Counter(owners[tenant, user] for _, tenant, user in events)
     for number, target in enumerate(targets):
         target.counts.plan_rows("consents by event_id", "consents", present[number])

@@ -11,10 +11,10 @@ KEYS_BYTES = 240_000
 _NUMBERS_BYTES = 40
 """Longest text of the numbers of a key."""
 _KEYS_TYPE = "Array(Tuple(String, UInt32, String, Array(Array(UInt64))))"
-_NAME = "trajectory_id"
-"""The only short column that is a text."""
 Key = tuple[Any, ...]
 """Values of a row's identity, as `Facts.key`; the time in Unix seconds."""
+Short = tuple[int, ...]
+"""Values of a row's short columns, as `Facts.short`."""
 StoredKey = tuple[str, int, str]
 """Tenant, number and name, of which a key has one or two."""
 
@@ -30,8 +30,14 @@ class Facts:
     key: tuple[str, ...]
     """Expressions of the identity: the tenant, the start of a time range in the primary key, the trajectory, and
     numbers."""
-    short: int
-    """Index, in `key`, of the column that tells nearly all rows apart."""
+    short: tuple[str, ...]
+    """Expressions of one or two numbers that together tell nearly all rows apart, and cost little to read."""
+    short_in: str
+    """Condition that they are those of a source; the second number is its `name`."""
+    time: str
+    """Column by which the time range of the primary key is computed."""
+    bucket_s: int
+    """Seconds of the time range of the primary key. 0: `trajectory_times` has no times of these rows."""
     nameless: bool
     """True if rows that name nobody belong to the person in the person's own trajectories. False: all rows about a
     trajectory in which the person took part do."""
@@ -40,11 +46,19 @@ class Facts:
 
 
 _BUCKET = "toStartOfFiveMinutes(occurred_at)"
+_SOURCE_KEY = "source_key IN (SELECT number FROM {source})"
+_OPENED_AND_ENDED = (
+    "opened_at IN (SELECT fromUnixTimestamp64Milli(toInt64(number), 'UTC') FROM {source}) AND "
+    "ended_at IN (SELECT fromUnixTimestamp64Milli(toInt64(name), 'UTC') FROM {source})"
+)
 _STEPS = Facts(
     find_in="steps",
     delete_from=("step_contents", "steps"),
     key=("tenant", _BUCKET, "trajectory_id", "step_index", "source_key"),
-    short=4,
+    short=("source_key",),
+    short_in=_SOURCE_KEY,
+    time="occurred_at",
+    bucket_s=300,
     nameless=True,
     dirty="steps",
 )
@@ -52,7 +66,10 @@ _FEEDBACK = Facts(
     find_in="feedback",
     delete_from=("feedback",),
     key=("tenant", _BUCKET, "trajectory_id", "source_key"),
-    short=3,
+    short=("source_key",),
+    short_in=_SOURCE_KEY,
+    time="occurred_at",
+    bucket_s=0,
     nameless=True,
     dirty="",
 )
@@ -60,7 +77,10 @@ _TRAJECTORIES = Facts(
     find_in="trajectories",
     delete_from=("trajectories",),
     key=("tenant", "toStartOfHour(opened_at)", "trajectory_id"),
-    short=2,
+    short=("toUnixTimestamp64Milli(opened_at)", "toUnixTimestamp64Milli(ended_at)"),
+    short_in=_OPENED_AND_ENDED,
+    time="opened_at",
+    bucket_s=3600,
     nameless=False,
     dirty="trajectories",
 )
@@ -73,24 +93,24 @@ def columns(facts: Facts) -> str:
     return ", ".join((tenant, f"toUnixTimestamp({time})", *others))
 
 
-def short_keys(facts: Facts, keys: Iterable[Key]) -> list[StoredKey]:
-    """Return the short columns of identities, in the order of their times, each once."""
-    values = dict.fromkeys(key[facts.short] for key in sorted(keys, key=lambda key: (key[1], key)))
-    if facts.key[facts.short] == _NAME:
-        return [("", 0, value) for value in values]
-    return [("", value, "") for value in values]
+def short_keys(shorts: Iterable[Short]) -> list[StoredKey]:
+    """Return values of short columns as keys of a source, each once, in their order."""
+    return [("", short[0] % (1 << 64), str(short[1]) if len(short) > 1 else "") for short in dict.fromkeys(shorts)]
 
 
 def short_condition(facts: Facts, keys: Iterable[Key], source: str) -> str:
-    """Return a condition that holds for each row that has a tenant of the identities and a short column in a source.
+    """Return a condition that holds for each row that has a tenant of the identities and the short columns of a source.
 
-    `source` is one of `row_queries.key_sources`, of `short_keys`. A few rows of others may have both. A condition for
-    fewer identities holds for no further row: a query with the condition finds all others' rows that a deletion with
-    it could reach.
+    `source` is one of `row_queries.key_sources`, of `short_keys`. A few rows of others may have these too. A condition
+    for fewer identities holds for no further row: a query with the condition finds all others' rows that a deletion
+    with it could reach.
     """
-    tenants = ", ".join(map(_quoted, sorted({key[0] for key in keys})))
-    column = facts.key[facts.short]
-    return f"tenant IN ({tenants}) AND {column} IN (SELECT {'name' if column == _NAME else 'number'} FROM {source})"
+    return f"{tenant_condition(key[0] for key in keys)} AND {facts.short_in.format(source=source)}"
+
+
+def tenant_condition(tenants: Iterable[str]) -> str:
+    """Return a condition that a row has one of the tenants."""
+    return f"tenant IN ({', '.join(map(_quoted, sorted(set(tenants))))})"
 
 
 def literal_sources(keys: Iterable[StoredKey]) -> Iterator[str]:

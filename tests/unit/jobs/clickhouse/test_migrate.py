@@ -9,7 +9,7 @@ _REPEATABLE = (
     r"|ALTER TABLE \w+ (ADD (COLUMN|INDEX) IF NOT EXISTS|COMMENT COLUMN|MODIFY SETTING|MATERIALIZE (COLUMN|INDEX)"
     r"|DROP COLUMN IF EXISTS) "
     # Into engines that remove copies; a table is renamed only while the new name is free (`migrate.py`).
-    r"|INSERT INTO \w+ \(|RENAME TABLE (\w+) TO \6_0015$"
+    r"|INSERT INTO \w+ \(|RENAME TABLE (\w+) TO \6_\d{4}$"
 )
 
 

@@ -18,6 +18,12 @@ def test_a_row_expires_at_its_age_in_days() -> None:
     assert expired_tables(DAYS, tables, record, T0_US + 2 * DAY_US) == ["step_contents"]
 
 
+def test_times_outlast_the_steps_and_the_labels() -> None:
+    """An erasure finds these by their times, and a day is deleted once all of its rows are older."""
+    for steps, labels, times in ((3, 5, 12), (5, 3, 12), (0, 5, 0), (5, 0, 0), (0, 0, 0)):
+        assert days_of(StoreSettings(steps_days=steps, trajectories_days=labels))["trajectory_times"] == times
+
+
 def test_a_label_expires_by_the_time_at_which_its_trajectory_opened() -> None:
     label = trajectory("t", opened_at_us=T0_US) | {"ended_at_us": T0_US + DAY_US}
     assert expired_tables(DAYS, ["trajectories"], label, T0_US + 3 * DAY_US) == ["trajectories"]

@@ -71,7 +71,7 @@ class Trajectory:
     tenant: str
     trajectory_id: str
     first_ms: int
-    """Time of its first step, in milliseconds since the Unix epoch."""
+    """Time of its first step or of its opening, in milliseconds since the Unix epoch."""
     last_ms: int
 
     @property
@@ -81,7 +81,7 @@ class Trajectory:
 
 
 def find(query: Query, tenant: str, trajectory_id: str) -> Trajectory | None:
-    """Return a trajectory by its identity; None: the tables have no step of it."""
+    """Return a trajectory by its identity; None: the tables have neither a step nor a label of it."""
     rows = query(_TIMES, of=tenant, id=trajectory_id)
     return Trajectory(tenant, trajectory_id, rows[0]["first_ms"], rows[0]["last_ms"]) if rows else None
 
