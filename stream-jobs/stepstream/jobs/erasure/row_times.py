@@ -82,7 +82,10 @@ def times_of(client: Client, persons: Collection[Pair], trajectories: Collection
 
 
 def within(facts: Facts, times: Iterable[RowTimes]) -> tuple[str, Tables]:
-    """Return a condition that holds for each row of some times, with the temporary table that it reads. Pure."""
+    """Return a condition that holds for each row of some times, with the temporary table that it reads. Pure.
+
+    It selects what is read, and holds for some rows of other times too.
+    """
     bounds: dict[str, list[tuple[int, int]]] = {}
     for one in times:
         bounds.setdefault(one.tenant, []).append((one.first_s // facts.bucket_s, one.last_s // facts.bucket_s))
@@ -91,7 +94,8 @@ def within(facts: Facts, times: Iterable[RowTimes]) -> tuple[str, Tables]:
         return tenant_condition(bounds), {}
     buckets = [(tenant, number * facts.bucket_s) for tenant, first, last in ranges for number in range(first, last + 1)]
     tenant, start, *_ = facts.key
-    return f"({tenant}, {start}) IN (SELECT tenant, toDateTime(start, 'UTC') FROM buckets)", {"buckets": buckets}
+    ranges_of = f"({tenant}, {start}) IN (SELECT tenant, toDateTime(start, 'UTC') FROM buckets)"
+    return f"indexHint({ranges_of})", {"buckets": buckets}
 
 
 def _united(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ Times = st.lists(
 @given(Times)
 def test_each_range_within_the_times_is_read_once_and_no_other(times: list[RowTimes]) -> None:
     condition, tables = within(STEPS, times)
-    assert condition.startswith(f"(tenant, {STEPS.key[1]}) IN ")
+    assert condition.startswith(f"indexHint((tenant, {STEPS.key[1]}) IN ")
     found = list(tables["buckets"])
     expected = {
         (one.tenant, second // 300 * 300)
