@@ -183,7 +183,7 @@ def merge_past_days(client: Client) -> None:
     """
     found = client.query(
         "SELECT table, partition_id FROM system.parts WHERE active AND database = currentDatabase() "
-        "AND table IN ('steps', 'trajectories') AND partition_id < toString(toYYYYMMDD(today())) "
+        "AND table IN ('steps', 'trajectories', 'feedback') AND partition_id < toString(toYYYYMMDD(today())) "
         "GROUP BY table, partition_id HAVING count() > 1 ORDER BY table, partition_id"
     )
     for table, day in found.result_rows:
