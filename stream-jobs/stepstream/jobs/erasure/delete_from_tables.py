@@ -180,6 +180,10 @@ def _select_rows(
     of_persons = PERSONS
     if about and facts.nameless:
         of_persons = f"({PERSONS}) OR (user = '' AND {ABOUT})"
+        if not facts.bucket_s:  # feedback, which has a hash of its trajectory: most of it names nobody
+            prewhere = (
+                "PREWHERE user IN (SELECT name FROM persons) OR trajectory_key IN (SELECT sipHash64(name) FROM about)"
+            )
     elif about:
         of_persons, prewhere = f"({PERSONS}) OR ({ABOUT})", ""
     query = f"SELECT {values} FROM {facts.find_in} {prewhere} WHERE {where} AND ({of_persons}) GROUP BY {group_by}"
