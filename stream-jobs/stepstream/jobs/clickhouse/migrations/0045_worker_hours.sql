@@ -1,5 +1,5 @@
--- Which version each worker served, by hour: a status of every two seconds is 1,800 rows there. Minimum and maximum do
--- not change when a record is delivered again.
+-- Which version each worker served, by hour: a worker sends 1,800 statuses an hour. Minimum and maximum do not change
+-- when a record is delivered again.
 CREATE TABLE IF NOT EXISTS worker_hours
 (
     hour DateTime('UTC') COMMENT 'Hour of written_at.',
