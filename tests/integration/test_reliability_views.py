@@ -86,6 +86,29 @@ def test_robustness_and_safety(view_client: Client) -> None:
     assert (row["reliability"], row["safety"]) == (None, near(0.825))
 
 
+def test_reliability_has_the_figures_of_the_views_of_its_parts(view_client: Client) -> None:
+    kinds = {"plain": "", "faulty": "fault", "moved": "environment", "reworded": "prompt", "other": "tone"}
+    calls = {"call.step": [0], "call.tool": ["read"], "call.error": [""], "call.ms": [1.0]}
+    for number, (task, kind) in enumerate(kinds.items()):
+        rows = [attempt(f"{task}/{i}", i % 3 != number % 3, cost_usd=1 + i, seconds=1 + i, **calls) for i in range(6)]
+        plant(view_client, "trajectories", [*rows, attempt(f"{task}/6", None), attempt(f"{task}-once/0", True)])
+        signals = [signal(f"{task}/{i}", "confidence", i / 6) for i in range(7)]
+        signals += [signal(f"{task}/{i}", "violation", 0.25 * number) for i in range(4, 7)]
+        if kind:
+            signals += [signal(f"{task}/{i}", "perturbation", category=kind) for i in range(6)]
+        plant(view_client, "feedback", signals)
+    row = read_one(view_client, "reliability")
+    parts = {name: read_one(view_client, name) for name in ("consistency", "robustness", "calibration", "safety")}
+    for name in ("consistency", "robustness", "safety"):
+        assert row[name] == near(parts[name][name]), name
+    assert None not in (row["consistency"], row["robustness"], row["safety"])
+    assert row["p_cal"] == near(1 - parts["calibration"]["ece"])
+    assert row["p_auroc"] == near(parts["calibration"]["auroc"])
+    assert row["predictability"] == near(1 - parts["calibration"]["brier"])
+    assert row["reliability"] == near((row["consistency"] + row["robustness"] + row["predictability"]) / 3)
+    assert row["reason"] == ""
+
+
 def test_a_plain_rate_of_zero_leaves_robustness_undefined(view_client: Client) -> None:
     plant(view_client, "trajectories", [*attempts("plain", 2, 0), *attempts("faulty", 2, 1)])
     plant(view_client, "feedback", [signal(f"faulty/{i}", "perturbation", category="fault") for i in range(2)])

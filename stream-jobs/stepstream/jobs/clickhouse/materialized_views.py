@@ -6,9 +6,9 @@ once it is at rest: its attempts have not changed for five minutes, and for a hu
 that one that goes on for months is not computed again and again. The statement is the view's own definition.
 
 The view takes the stored rows of a cohort unless the range cuts it or its attempts changed since
-(`views/fragments/materialized.sql`), and computes the others. Each row has the version of its cohort in
+(`views/fragments/not_stored.sql`), and computes the others. Each row has the version of its cohort in
 `materialized_cohorts`: rows of other versions do not count, and are deleted once a day. A marker row, which becomes a
-row there, says that the cohort has been computed, also if it has no rows.
+row there with the hours of the cohort, says that the cohort has been computed, also if it has no rows.
 
 For a view that reads feedback, a cohort also changes when feedback of a name that it reads comes
 (`rollups/cohort_signals.sql`).
@@ -57,13 +57,13 @@ def statement(view: View, days: Mapping[str, int], cluster: str = "", *, rest_s:
 SELECT *, {now} AS version
 FROM
 (
-    SELECT {", ".join(types)}, false AS is_marker
+    SELECT {", ".join(types)}, false AS is_marker, toDateTime(0, 'UTC') AS first_hour, toDateTime(0, 'UTC') AS last_hour
     FROM
     (
         {view.cohort_rows()}
     )
     UNION ALL
-    SELECT {", ".join(marker)}, true AS is_marker
+    SELECT {", ".join(marker)}, true AS is_marker, id.3 AS first_hour, id.4 AS last_hour
     FROM (SELECT arrayJoin(materialize(due).1) AS id)
 )
 SETTINGS max_bytes_before_external_group_by = 1000000000"""
@@ -87,11 +87,13 @@ def create_tables(client: Client, cluster: str = "") -> list[str]:
             # After the table: a refresh that another process created must leave no marker without rows.
             f"ALTER TABLE materialized_cohorts DELETE WHERE view = '{view.name}'",
             f"CREATE TABLE IF NOT EXISTS {view.stored}\n(\n    {columns},\n"
-            "    is_marker Bool,\n    version DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1))\n)\n"
+            "    is_marker Bool,\n    first_hour DateTime('UTC'),\n    last_hour DateTime('UTC'),\n"
+            "    version DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1))\n)\n"
             f"ENGINE = ReplacingMergeTree(version)\nORDER BY ({keys})\n"
             f"SETTINGS non_replicated_deduplication_window = 1000\nCOMMENT '{_comment(view)}'",
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {view.stored}_marked TO materialized_cohorts AS\n"
-            f"SELECT '{view.name}' AS view, cohort_digest, version FROM {view.stored} WHERE is_marker",
+            f"SELECT '{view.name}' AS view, cohort_digest, version, first_hour, last_hour\n"
+            f"FROM {view.stored} WHERE is_marker",
         ):
             client.command(render(text, cluster), settings={"mutations_sync": 2})
         log.info("created table %s", view.stored)

@@ -2,7 +2,7 @@
     SELECT groupArray(id), toDateTime(min(first), 'UTC'), toDateTime(max(last) + INTERVAL 1 HOUR, 'UTC')
     FROM
     (
-        SELECT (tenant, cohort_digest) AS id, first, last
+        SELECT (tenant, cohort_digest, first, last) AS id, first, last
         FROM
         (
             $versions

@@ -84,9 +84,9 @@ class _Scope:
 
 _ALL = _Scope()
 _NOT_STORED = _Scope(
-    "AND (hour < materialized.2 OR hour >= materialized.3)",
-    "AND (opened_at < materialized.2 OR opened_at >= materialized.3)",
-    "AND cohort_digest NOT IN (SELECT arrayJoin(materialize(materialized).1).1)",
+    "AND (hour < not_stored.2 OR hour >= not_stored.3)",
+    "AND (opened_at < not_stored.2 OR opened_at >= not_stored.3)",
+    "AND cohort_digest IN (SELECT arrayJoin(materialize(not_stored).1))",
 )
 _DUE = _Scope(cohorts="AND cohort_digest IN (SELECT arrayJoin(materialize(due).1).2)")
 
@@ -176,7 +176,8 @@ class View:
     def cohort_rows(self) -> str:
         """Return a SELECT of `cohort_digest` and its columns, of some cohorts.
 
-        `due.1` is an array of their (tenant, digest); all of their attempts are in the hours from `due.2` to `due.3`.
+        `due.1` is an array of their (tenant, digest, first hour, last hour). All of their attempts are in the hours
+        from `due.2` to `due.3`.
         """
         text = self._figures(self.grain, _DUE)
         for number, name in ((2, "since"), (3, "until")):
@@ -215,12 +216,13 @@ class View:
 
     def _stored_or_computed(self, names: str) -> str:
         """Return a SELECT of the stored rows of cohorts, and of the computed rows of all others."""
-        scalar = Template(_fragments()["materialized"]).substitute(cohort_versions=self.cohort_versions())
+        not_stored = Template(_fragments()["not_stored"]).substitute(cohort_versions=self.cohort_versions())
+        versions = Template(_fragments()["stored_versions"]).substitute(view=self.name)
         computed = self._named(names, self._figures(self.grain, _NOT_STORED))
         return f"""WITH
 (
-    {scalar}
-) AS materialized
+    {not_stored}
+) AS not_stored
 SELECT {names}
 FROM
 (
@@ -228,7 +230,11 @@ FROM
     UNION ALL
     SELECT {names}
     FROM {self.stored}
-    WHERE NOT is_marker AND (cohort_digest, version) IN (SELECT arrayJoin(materialize(materialized).1))
+    WHERE NOT is_marker AND cohort_digest NOT IN (SELECT arrayJoin(materialize(not_stored).1))
+        AND (cohort_digest, version) IN
+        (
+            {indent(versions, "    ").strip()}
+        )
 )"""
 
     def _figures(self, grain: Sequence[str], scope: _Scope) -> str:

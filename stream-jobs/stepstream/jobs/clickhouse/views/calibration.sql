@@ -3,11 +3,8 @@ SELECT
     count() AS n,
     groupArray(toFloat64(s.stated)) AS f,
     groupArray(toUInt8(assumeNotNull(t.outcome))) AS y,
-    arraySum(b -> abs(arraySum((p, hit) -> if(least(9, floor(p * 10 + 1e-9)) = b, hit - p, 0), f, y)), range(10)) / n AS ece,
-    arrayAvg((p, hit) -> pow(p - hit, 2), f, y) AS brier,
-    arrayAvg(y) AS success_rate,
+    $calibration,
     if(success_rate IN (0, 1), NULL, 1 - brier / (success_rate * (1 - success_rate))) AS brier_skill,
-    if(success_rate IN (0, 1), NULL, arrayROCAUC(f, y)) AS auroc,
     if(success_rate IN (0, 1), 'skill and AUROC need successes and failures', '') AS reason
 FROM
 (

@@ -1,10 +1,10 @@
--- Cohorts whose stored rows count, as (digest, version): all of their attempts lie in the range, and none has changed
-    -- since. All others have their hours before the second value or from the third.
+-- Cohorts of which no stored row counts: the range cuts them, or an attempt has changed since. All of their attempts are
+    -- before the second value or from the third. These are few; one thread is faster for the few rows that this reads.
     WITH
         toStartOfHour({since:DateTime('UTC')} + INTERVAL 3599 SECOND) AS since_hour,
         toStartOfHour({until:DateTime('UTC')}) AS until_hour
     SELECT
-        groupArrayIf((cohort_digest, version), is_stored),
+        groupArrayIf(cohort_digest, NOT is_stored),
         greatest(maxIf(last, NOT is_stored AND first < since_hour) + INTERVAL 1 HOUR, since_hour),
         least(ifNull(minOrNullIf(first, NOT is_stored AND first >= since_hour), until_hour), until_hour)
     FROM
@@ -20,3 +20,4 @@
         )
     )
     WHERE last >= toStartOfHour({since:DateTime('UTC')}) AND first < {until:DateTime('UTC')}
+    SETTINGS max_threads = 1
