@@ -10,23 +10,16 @@ SELECT
     if(empty(f.quantiles_ms), NULL, f.quantiles_ms[2]) AS first_token_p95_ms,
     if(empty(f.quantiles_ms), NULL, f.quantiles_ms[3]) AS first_token_p99_ms,
     e.accuracy AS accuracy,
-    a.policy_adherence AS policy_adherence,
-    a.attacks_resisted AS attacks_resisted,
+    e.policy_adherence AS policy_adherence,
+    e.attacks_resisted AS attacks_resisted,
     if(e.steps = 0, NULL, e.step_errors / e.steps) AS error_rate,
     multiIf(e.usd_per_task IS NULL, 'attempts without a cost: fill gateway.prices', e.accuracy IS NULL,
-        'no attempt has an outcome', a.policy_adherence IS NULL, 'nobody counted policy-critical actions',
-        a.attacks_resisted IS NULL, 'no planted attack', '') AS reason
+        'no attempt has an outcome', e.policy_adherence IS NULL, 'nobody counted policy-critical actions',
+        e.attacks_resisted IS NULL, 'no planted attack', '') AS reason
 FROM
 (
     $view_efficiency
 ) AS e
-LEFT JOIN
-(
-    SELECT $by, policy_adherence, attacks_resisted FROM
-    (
-        $view_safety
-    )
-) AS a USING ($by)
 LEFT JOIN
 (
     -- Bins have whole numbers: their exact quantiles take a third of the time of sumMap.

@@ -18,6 +18,11 @@ SELECT
     avg(in_30_s) AS within_30_s,
     sum(task_steps) AS steps,
     sum(task_errors) AS step_errors,
+    sum(task_violations) AS violations,
+    sum(task_actions) AS critical_actions,
+    sum(task_attacks) AS attacks,
+    sum(task_resisted) AS resisted,
+    $adherence,
     multiIf(accuracy IS NULL, 'no attempt has an outcome', usd_per_task IS NULL,
         'attempts without a cost: fill gateway.prices', pass_hat_8 IS NULL, 'no task has 8 attempts', '') AS reason
 FROM
@@ -33,11 +38,19 @@ FROM
         avg(dateDiff('millisecond', t.started_at, t.ended_at) <= 3000) AS in_3_s,
         avg(dateDiff('millisecond', t.started_at, t.ended_at) <= 30000) AS in_30_s,
         sum(t.errors) AS task_errors,
-        sum(t.steps) AS task_steps
+        sum(t.steps) AS task_steps,
+        sum(s.violations) AS task_violations,
+        sum(s.actions) AS task_actions,
+        sum(s.attacks) AS task_attacks,
+        sum(s.resisted) AS task_resisted
     FROM
     (
         $trajectories
     ) AS t
+    LEFT JOIN
+    (
+        $safety_signals
+    ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id
     GROUP BY $by, sipHash64(t.task_id)
 )
 GROUP BY $by

@@ -1,6 +1,4 @@
 -- The four parts of one reading of the attempts: each part by itself would choose and read them again.
-WITH
-    $run_distances
 SELECT
     $by,
     $consistency,
@@ -26,38 +24,44 @@ SELECT
         robustness IS NULL, concat('robustness: ', robustness_reason), empty(f), 'no stated confidence', '') AS reason
 FROM
 (
-    WITH t.outcome IS NOT NULL AS has_outcome, has_outcome AND s.perturbations = 0 AS is_plain
     SELECT
-        $by,
-        $task_consistency,
-        avgOrNullIf(assumeNotNull(t.outcome), has_outcome AND s.kind = '') AS unperturbed,
-        avgOrNullIf(assumeNotNull(t.outcome), has_outcome AND s.kind = 'fault') AS with_fault,
-        avgOrNullIf(assumeNotNull(t.outcome), has_outcome AND s.kind = 'environment') AS in_environment,
-        avgOrNullIf(assumeNotNull(t.outcome), has_outcome AND s.kind = 'prompt') AS with_prompt,
-        groupArrayIf(assumeNotNull(s.stated), has_outcome AND s.stated IS NOT NULL) AS stated,
-        groupArrayIf(toUInt8(assumeNotNull(t.outcome)), has_outcome AND s.stated IS NOT NULL) AS hits,
-        countIf(s.judgements > 0) AS judged,
-        countIf(s.worst > 0) AS violating,
-        sumIf(assumeNotNull(s.worst), s.worst > 0) AS worst
+        *,
+        $run_distances
     FROM
     (
-        $trajectories
-    ) AS t
-    LEFT JOIN
-    (
-        SELECT tenant AS of_tenant, trajectory_id AS of_trajectory,
-            countIf(name = 'perturbation') AS perturbations,
-            argMaxIf(category, (occurred_at, category), name = 'perturbation') AS kind,
-            argMaxIf(value, (occurred_at, value), name = 'confidence' AND value BETWEEN 0 AND 1) AS stated,
-            countIf(name NOT IN ('perturbation', 'confidence') AND value IS NOT NULL) AS judgements,
-            maxIf(value, name = 'violation') AS worst
+        WITH t.outcome IS NOT NULL AS has_outcome, has_outcome AND s.perturbations = 0 AS is_plain
+        SELECT
+            $by,
+            $task_consistency,
+            avgOrNullIf(assumeNotNull(t.outcome), has_outcome AND s.kind = '') AS unperturbed,
+            avgOrNullIf(assumeNotNull(t.outcome), has_outcome AND s.kind = 'fault') AS with_fault,
+            avgOrNullIf(assumeNotNull(t.outcome), has_outcome AND s.kind = 'environment') AS in_environment,
+            avgOrNullIf(assumeNotNull(t.outcome), has_outcome AND s.kind = 'prompt') AS with_prompt,
+            groupArrayIf(assumeNotNull(s.stated), has_outcome AND s.stated IS NOT NULL) AS stated,
+            groupArrayIf(toUInt8(assumeNotNull(t.outcome)), has_outcome AND s.stated IS NOT NULL) AS hits,
+            countIf(s.judgements > 0) AS judged,
+            countIf(s.worst > 0) AS violating,
+            sumIf(assumeNotNull(s.worst), s.worst > 0) AS worst
         FROM
         (
-            $signals
-        )
-        GROUP BY of_tenant, of_trajectory
-    ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id
-    GROUP BY $by, task_id
+            $trajectories
+        ) AS t
+        LEFT JOIN
+        (
+            SELECT tenant AS of_tenant, trajectory_id AS of_trajectory,
+                countIf(name = 'perturbation') AS perturbations,
+                argMaxIf(category, (occurred_at, category), name = 'perturbation') AS kind,
+                argMaxIf(value, (occurred_at, value), name = 'confidence' AND value BETWEEN 0 AND 1) AS stated,
+                countIf(name NOT IN ('perturbation', 'confidence') AND value IS NOT NULL) AS judgements,
+                maxIf(value, name = 'violation') AS worst
+            FROM
+            (
+                $signals
+            )
+            GROUP BY of_tenant, of_trajectory
+        ) AS s ON s.of_tenant = t.tenant AND s.of_trajectory = t.trajectory_id
+        GROUP BY $by, task_id
+    )
 )
 GROUP BY $by
 HAVING countIf(n >= 2) > 0
