@@ -21,6 +21,7 @@ pytest_plugins = [
     "loop_fixtures",
     "store_fixtures",
     "clickhouse_http",
+    "fact_fixtures",
     "view_rows",
     "gateway_fixtures",
     "agents_fixtures",

@@ -1,17 +1,15 @@
 """Test that an erasure finds the rows of persons by their times, and leaves those of others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from clickhouse_connect.driver.client import Client
+from fact_fixtures import put
 from sample_records import T0_US, step, trajectory
 
 from stepstream.config import Settings
-from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.insert import Inserter
-from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.erasure import row_times
 from stepstream.jobs.erasure.delete_from_tables import (
     PersonTrajectories,
@@ -29,28 +27,6 @@ DAY_US = 86_400_000_000
 @pytest.fixture(scope="module")
 def settings(own_database: Callable[[str], Settings]) -> Settings:
     return own_database("erased_rows")
-
-
-@pytest.fixture(scope="module")
-def inserter(settings: Settings) -> Iterator[Inserter]:
-    migrate(settings)
-    made = Inserter(settings, lambda: False)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def client(settings: Settings, inserter: Inserter) -> Iterator[Client]:
-    with connection.connect(settings, database=settings.clickhouse.database) as client:
-        for table in (*TABLES, "trajectory_times"):
-            client.command(f"TRUNCATE TABLE {table}")
-        yield client
-
-
-def put(inserter: Inserter, topic: str, *records: Any) -> None:
-    for record in records:
-        for table, row in rows(topic, record):
-            assert inserter.insert(table, [row]) == {}
 
 
 def test_a_shared_trajectory_keeps_the_times_of_the_steps_of_others(client: Client, inserter: Inserter) -> None:

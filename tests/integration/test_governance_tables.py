@@ -1,20 +1,19 @@
 """Test governance in ClickHouse: later consents apply to stored steps, and deleted rows leave no data."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
+from fact_fixtures import put
 from sample_records import SAMPLES, T0_US, feedback, step, trajectory
 from waiting import wait_until
 
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection, hidden_rows
 from stepstream.jobs.clickhouse.insert import Inserter
-from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.erasure import row_keys, row_queries
 from stepstream.jobs.erasure.delete_from_tables import (
     PersonTrajectories,
@@ -34,28 +33,6 @@ ADA, ZOE = Person("default", "ada'; --"), Person("default", "zoe\t\\")
 @pytest.fixture(scope="module")
 def settings(own_database: Callable[[str], Settings]) -> Settings:
     return own_database("governance")
-
-
-@pytest.fixture(scope="module")
-def inserter(settings: Settings) -> Iterator[Inserter]:
-    migrate(settings)
-    made = Inserter(settings, lambda: False)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def client(settings: Settings, inserter: Inserter) -> Iterator[Client]:
-    with connection.connect(settings, database="governance") as client:
-        for table in (*TABLES, "trajectory_times"):
-            client.command(f"TRUNCATE TABLE {table}")
-        yield client
-
-
-def put(inserter: Inserter, topic: str, *records: Any) -> None:
-    for record in records:
-        for table, row in rows(topic, record):
-            assert inserter.insert(table, [row]) == {}
 
 
 def consent_change(level: Any, at: int = 0, **subject: Any) -> Any:
