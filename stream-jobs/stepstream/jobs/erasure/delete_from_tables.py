@@ -24,7 +24,6 @@ from stepstream.jobs.erasure.row_keys import (
     FACTS,
     Facts,
     Key,
-    Short,
     StoredKey,
     columns,
     conditions,
@@ -199,25 +198,23 @@ class _Found:
     """Index of the person, by identity."""
     rows: Counter[Key]
     """Number of rows: a step that was governed again has several."""
-    shorts: dict[Key, set[Short]]
-    """Short columns of the rows."""
-    by_short: Counter[Short]
+    shorts: dict[Key, set[int]]
+    """Short numbers of the rows."""
+    by_short: Counter[int]
     """Number of rows."""
 
     def keys_of(self, keys: Collection[Key]) -> list[StoredKey]:
-        """Return the short columns of some identities as keys of a source, by their times."""
+        """Return the short numbers of some identities as keys of a source, by their times."""
         return short_keys(short for key in sorted(keys, key=lambda key: (key[1], key)) for short in self.shorts[key])
 
 
 def _search(client: Client, facts: Facts, targets: Sequence[Target], index: TimesIndex) -> _Found:
     named = {name: number for number, name in enumerate(_names(target.person for target in targets))}
     about = _pairs(targets, lambda t: t.trajectories.own if facts.nameless else t.trajectories.joined)
-    identity, shorts = columns(facts), ", ".join(facts.short)
+    identity = f"user, {columns(facts)}, {facts.short}"
     found = _Found({}, Counter(), {}, Counter())
-    for user, *values, rows in _select_rows(
-        client, facts, targets, index, f"user, {identity}, {shorts}, count()", f"user, {identity}, {shorts}"
-    ):
-        key, short = tuple(values[: len(facts.key)]), tuple(values[len(facts.key) :])
+    for user, *values, short, rows in _select_rows(client, facts, targets, index, f"{identity}, count()", identity):
+        key = tuple(values)
         owner = named.get((key[0], user))
         found.owners[key] = about[key[0], key[2]] if owner is None else owner
         found.rows[key] += rows
@@ -249,7 +246,7 @@ def _delete(client: Client, facts: Facts, targets: Sequence[Target], index: Time
 
 
 def _hide_apart(client: Client, table: str, facts: Facts, found: _Found, shared: Collection[Key]) -> None:
-    """Hide rows; the `shared` identities have a short column that other rows have too."""
+    """Hide rows; the `shared` identities have a short number that other rows have too."""
     alone = found.owners.keys() - shared
     with key_sources(client, found.keys_of(alone)) as sources:
         hide(client, table, [short_condition(facts, alone, source) for source in sources])
@@ -268,18 +265,18 @@ def _searched(
 ) -> tuple[Counter[int], set[Key]]:
     """Return, of the table that was searched, the number of rows of each person, and the shared identities.
 
-    `wheres` select rows by their short columns. Shared are the identities whose short column other rows have too: of
-    others, or of a writer since.
+    `wheres` select rows by their short numbers. Shared are the identities whose number other rows have too: of others,
+    or of a writer since.
     """
     rows: Counter[int] = Counter()
     for key, number in found.rows.items():
         rows[found.owners[key]] += number
-    shorts, differing = ", ".join(facts.short), set()
+    differing = set()
     for where in wheres:
-        query = f"SELECT {shorts}, count() FROM {table} WHERE {where} GROUP BY {shorts}"
-        for *short, number in client.query(query).result_rows:
-            if number != found.by_short[tuple(short)]:
-                differing.add(short[0])
+        query = f"SELECT {facts.short} AS short, count() FROM {table} WHERE {where} GROUP BY short"
+        for short, number in client.query(query).result_rows:
+            if number != found.by_short[short]:
+                differing.add(short)
     return rows, _with_short(found, differing)
 
 
@@ -290,7 +287,7 @@ def _present(
     rows: Counter[int] = Counter()
     foreign: set[int] = set()
     for where in wheres:
-        query = f"SELECT {columns(facts)}, {facts.short[0]}, count() FROM {table} WHERE {where} GROUP BY ALL"
+        query = f"SELECT {columns(facts)}, {facts.short}, count() FROM {table} WHERE {where} GROUP BY ALL"
         for *key, short, present in client.query(query).result_rows:
             if (owner := found.owners.get(tuple(key))) is None:
                 foreign.add(short)
@@ -299,11 +296,11 @@ def _present(
     return rows, _with_short(found, foreign)
 
 
-def _with_short(found: _Found, firsts: Collection[int]) -> set[Key]:
-    """Return the identities of which a row has one of these in its first short column."""
-    if not firsts:
+def _with_short(found: _Found, shorts: Collection[int]) -> set[Key]:
+    """Return the identities of which a row has one of these short numbers."""
+    if not shorts:
         return set()
-    return {key for key, shorts in found.shorts.items() if any(short[0] in firsts for short in shorts)}
+    return {key for key, of in found.shorts.items() if not of.isdisjoint(shorts)}
 
 
 def _delete_days(client: Client, index: TimesIndex) -> None:

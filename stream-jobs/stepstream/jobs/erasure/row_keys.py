@@ -13,8 +13,6 @@ _NUMBERS_BYTES = 40
 _KEYS_TYPE = "Array(Tuple(String, UInt32, String, Array(Array(UInt64))))"
 Key = tuple[Any, ...]
 """Values of a row's identity, as `Facts.key`; the time in Unix seconds."""
-Short = tuple[int, ...]
-"""Values of a row's short columns, as `Facts.short`."""
 StoredKey = tuple[str, int, str]
 """Tenant, number and name, of which a key has one or two."""
 
@@ -30,10 +28,8 @@ class Facts:
     key: tuple[str, ...]
     """Expressions of the identity: the tenant, the start of a time range in the primary key, the trajectory, and
     numbers."""
-    short: tuple[str, ...]
-    """Expressions of one or two numbers that together tell nearly all rows apart, and cost little to read."""
-    short_in: str
-    """Condition that they are those of a source; the second number is its `name`."""
+    short: str
+    """Expression of a number (`UInt64`) that tells nearly all rows apart, and costs little to compute."""
     time: str
     """Column by which the time range of the primary key is computed."""
     bucket_s: int
@@ -46,17 +42,11 @@ class Facts:
 
 
 _BUCKET = "toStartOfFiveMinutes(occurred_at)"
-_SOURCE_KEY = "source_key IN (SELECT number FROM {source})"
-_OPENED_AND_ENDED = (
-    "opened_at IN (SELECT fromUnixTimestamp64Milli(toInt64(number), 'UTC') FROM {source}) AND "
-    "ended_at IN (SELECT fromUnixTimestamp64Milli(toInt64(name), 'UTC') FROM {source})"
-)
 _STEPS = Facts(
     find_in="steps",
     delete_from=("step_contents", "steps"),
     key=("tenant", _BUCKET, "trajectory_id", "step_index", "source_key"),
-    short=("source_key",),
-    short_in=_SOURCE_KEY,
+    short="source_key",
     time="occurred_at",
     bucket_s=300,
     nameless=True,
@@ -66,8 +56,7 @@ _FEEDBACK = Facts(
     find_in="feedback",
     delete_from=("feedback",),
     key=("tenant", _BUCKET, "trajectory_id", "source_key"),
-    short=("source_key",),
-    short_in=_SOURCE_KEY,
+    short="source_key",
     time="occurred_at",
     bucket_s=0,
     nameless=True,
@@ -77,8 +66,8 @@ _TRAJECTORIES = Facts(
     find_in="trajectories",
     delete_from=("trajectories",),
     key=("tenant", "toStartOfHour(opened_at)", "trajectory_id"),
-    short=("toUnixTimestamp64Milli(opened_at)", "toUnixTimestamp64Milli(ended_at)"),
-    short_in=_OPENED_AND_ENDED,
+    # One number: each `IN` of a mutation costs the plan of a subquery for each part.
+    short="cityHash64(opened_at, ended_at)",
     time="opened_at",
     bucket_s=3600,
     nameless=False,
@@ -93,19 +82,19 @@ def columns(facts: Facts) -> str:
     return ", ".join((tenant, f"toUnixTimestamp({time})", *others))
 
 
-def short_keys(shorts: Iterable[Short]) -> list[StoredKey]:
-    """Return values of short columns as keys of a source, each once, in their order."""
-    return [("", short[0] % (1 << 64), str(short[1]) if len(short) > 1 else "") for short in dict.fromkeys(shorts)]
+def short_keys(shorts: Iterable[int]) -> list[StoredKey]:
+    """Return short numbers as keys of a source, each once, in their order."""
+    return [("", short, "") for short in dict.fromkeys(shorts)]
 
 
 def short_condition(facts: Facts, keys: Iterable[Key], source: str) -> str:
-    """Return a condition that holds for each row that has a tenant of the identities and the short columns of a source.
+    """Return a condition that holds for each row that has a tenant of the identities and a short number of a source.
 
     `source` is one of `row_queries.key_sources`, of `short_keys`. A few rows of others may have these too. A condition
     for fewer identities holds for no further row: a query with the condition finds all others' rows that a deletion
     with it could reach.
     """
-    return f"{tenant_condition(key[0] for key in keys)} AND {facts.short_in.format(source=source)}"
+    return f"{tenant_condition(key[0] for key in keys)} AND {facts.short} IN (SELECT number FROM {source})"
 
 
 def tenant_condition(tenants: Iterable[str]) -> str:

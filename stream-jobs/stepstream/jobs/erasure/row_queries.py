@@ -51,7 +51,7 @@ WHERE database = currentDatabase() AND name = 'erased_keys' AND engine LIKE 'Rep
 
 @contextmanager
 def key_sources(client: Client, keys: Sequence[StoredKey]) -> Iterator[list[str]]:
-    """Yield the subqueries that return `tenant`, `number` and `name` of the keys, to be used until the context ends.
+    """Yield what follows `FROM` to read `tenant`, `number` and `name` of the keys, to be used until the context ends.
 
     One server gets the keys in `erased_keys`, from which one statement of a few bytes selects them all: ClickHouse
     reads a column of all rows for each statement. A replica may run a statement before it has the rows of another
@@ -66,7 +66,7 @@ def key_sources(client: Client, keys: Sequence[StoredKey]) -> Iterator[list[str]
         rows = [(number, *key) for key in keys]
         client.insert("erased_keys", rows, column_names=["pass", "tenant", "number", "name"])
         try:
-            yield [f"(SELECT tenant, number, name FROM erased_keys WHERE pass = {number})"]
+            yield [f"erased_keys WHERE pass = {number}"]
         finally:
             client.command(f"ALTER TABLE erased_keys DROP PARTITION {number}")
 
