@@ -67,6 +67,13 @@ def test_a_range_that_may_cut_the_cohort_computes_its_rows(stored: Client, cut: 
     assert failures(stored, cut) == 2
 
 
+def test_a_new_cohort_counts_before_its_rollup(stored: Client) -> None:
+    new = attempt("new/0", False, version_max=9) | {"tenant": "else"}
+    stored.insert("trajectories", [list(new.values())], column_names=list(new))
+    query = f"SELECT tenant, policy_version, tasks FROM efficiency({RANGE}) ORDER BY tenant, policy_version"
+    assert stored.query(query).result_rows == [(TENANT, 3, 1), ("else", 9, 1)]
+
+
 def test_clear_and_classic_take_the_stored_parts(stored: Client) -> None:
     of_range = f"FROM clear({RANGE}) AS a JOIN classic({RANGE}) AS b USING (tenant, agent)"
     figures = f"SELECT a.tasks, b.tasks, a.seconds_per_task, b.p95_s, a.pass_hat_8 {of_range}"

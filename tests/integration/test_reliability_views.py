@@ -96,7 +96,8 @@ def test_reliability_has_the_figures_of_the_views_of_its_parts(view_client: Clie
         signals += [signal(f"{task}/{i}", "violation", 0.25 * number) for i in range(4, 7)]
         if kind:
             signals += [signal(f"{task}/{i}", "perturbation", category=kind) for i in range(6)]
-        plant(view_client, "feedback", signals)
+        of_another = [each | {"tenant": "else", "value": 1.0} for each in signals]
+        plant(view_client, "feedback", [*signals, *of_another])
     row = read_one(view_client, "reliability")
     parts = {name: read_one(view_client, name) for name in ("consistency", "robustness", "calibration", "safety")}
     for name in ("consistency", "robustness", "safety"):

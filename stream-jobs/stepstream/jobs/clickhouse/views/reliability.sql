@@ -1,4 +1,4 @@
--- The four parts of one reading of the attempts: each part by itself would choose and read them again.
+-- One reading of the attempts computes the four parts. A join of the four views would choose and read them four times.
 SELECT
     $by,
     $consistency,
