@@ -29,7 +29,7 @@ def settings(own_database: Callable[[str], Settings]) -> Settings:
     return own_database("erased_rows")
 
 
-def test_a_shared_trajectory_keeps_the_times_of_the_steps_of_others(client: Client, inserter: Inserter) -> None:
+def test_a_shared_trajectory_keeps_the_times_of_the_steps_of_others(facts: Client, inserter: Inserter) -> None:
     seconds = {"ada": (0, 2_000), "bob": (600, 700)}
     for user, times in seconds.items():
         for number, second in enumerate(times):
@@ -37,9 +37,9 @@ def test_a_shared_trajectory_keeps_the_times_of_the_steps_of_others(client: Clie
             put(inserter, "governed-steps", one)
     put(inserter, "governed-steps", step("hers", user="ada"), step("shared", tenant="else", event_id="e"))
     person = Person("default", "ada")
-    targets = [Target(person, trajectories_of(client, [person])[person], ErasureRequest("t", 0))]
-    delete_rows(client, targets)
-    found = client.query(
+    targets = [Target(person, trajectories_of(facts, [person])[person], ErasureRequest("t", 0))]
+    delete_rows(facts, targets)
+    found = facts.query(
         "SELECT tenant, toUnixTimestamp(min(first)), toUnixTimestamp(max(last)) FROM trajectory_times "
         "WHERE trajectory_key IN (sipHash64('shared'), sipHash64('hers')) "
         "GROUP BY trajectory_key, tenant ORDER BY tenant"
@@ -48,82 +48,82 @@ def test_a_shared_trajectory_keeps_the_times_of_the_steps_of_others(client: Clie
     assert found == [("default", start + 600, start + 700), ("else", start, start)]
 
 
-def erase(client: Client, *persons: Person) -> list[dict[str, int]]:
+def erase(facts: Client, *persons: Person) -> list[dict[str, int]]:
     """Delete the rows of persons in one pass; return the number of rows of each by table."""
-    trajectories = trajectories_of(client, persons)
+    trajectories = trajectories_of(facts, persons)
     requests = [ErasureRequest("t", 0) for _ in persons]
     pairs = zip(persons, requests, strict=True)
     targets = [Target(person, trajectories[person], request) for person, request in pairs]
-    delete_rows(client, targets)
-    assert count_rows(client, targets) == 0
+    delete_rows(facts, targets)
+    assert count_rows(facts, targets) == 0
     return [{table: rows for table, rows in request.rows.items() if rows} for request in requests]
 
 
-def test_a_person_is_found_by_a_step_without_a_label(client: Client, inserter: Inserter) -> None:
+def test_a_person_is_found_by_a_step_without_a_label(facts: Client, inserter: Inserter) -> None:
     put(inserter, "governed-steps", step("open", user="ada"), step("bobs", user="bob"), step("bobs", 1, user="ada"))
     put(inserter, "labeled-trajectories", trajectory("bobs", user="bob"), trajectory("labelled", user="ada"))
-    hers = trajectories_of(client, [Person("default", "ada")])[Person("default", "ada")]
+    hers = trajectories_of(facts, [Person("default", "ada")])[Person("default", "ada")]
     assert hers == PersonTrajectories({"open", "bobs", "labelled"}, {"open", "bobs", "labelled"})
-    assert erase(client, Person("default", "ada")) == [{"step_contents": 2, "steps": 2, "trajectories": 2}]
-    assert client.query("SELECT user FROM steps").result_rows == [("bob",)]
+    assert erase(facts, Person("default", "ada")) == [{"step_contents": 2, "steps": 2, "trajectories": 2}]
+    assert facts.query("SELECT user FROM steps").result_rows == [("bob",)]
 
 
-def test_rows_long_after_and_before_the_others_are_found(client: Client, inserter: Inserter) -> None:
+def test_rows_long_after_and_before_the_others_are_found(facts: Client, inserter: Inserter) -> None:
     """Steps of one trajectory on several days, one of them without a name, and a label that opened before."""
     for index, day in enumerate((3, 40, 1)):
         one = step("long", index, user=None if index == 2 else "ada", event_id=f"{day}", at_us=T0_US + day * DAY_US)
         put(inserter, "governed-steps", one)
     put(inserter, "labeled-trajectories", trajectory("long", user="ada", opened_at_us=T0_US))
-    assert erase(client, Person("default", "ada")) == [{"step_contents": 3, "steps": 3, "trajectories": 1}]
-    assert client.query("SELECT count() FROM trajectory_times").result_rows == [(0,)]
+    assert erase(facts, Person("default", "ada")) == [{"step_contents": 3, "steps": 3, "trajectories": 1}]
+    assert facts.query("SELECT count() FROM trajectory_times").result_rows == [(0,)]
 
 
-def test_too_many_ranges_are_read_as_one(client: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_ranges_are_read_as_one(facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_times, "MOST_BUCKETS", 1)
     for day in range(3):
         put(inserter, "governed-steps", step(f"t{day}", user="ada", occurred_at_us=T0_US + day * DAY_US))
     put(inserter, "governed-steps", step("other", user="bob"))
-    assert erase(client, Person("default", "ada")) == [{"step_contents": 3, "steps": 3}]
-    assert client.query("SELECT user FROM steps").result_rows == [("bob",)]
+    assert erase(facts, Person("default", "ada")) == [{"step_contents": 3, "steps": 3}]
+    assert facts.query("SELECT user FROM steps").result_rows == [("bob",)]
 
 
-def test_tenants_with_a_user_and_a_trajectory_of_the_same_names_stay_apart(client: Client, inserter: Inserter) -> None:
+def test_tenants_with_a_user_and_a_trajectory_of_the_same_names_stay_apart(facts: Client, inserter: Inserter) -> None:
     names = [(tenant, user) for tenant in ("default", "else") for user in ("ada", "bob")]
     for number, (tenant, user) in enumerate(names):
         one = step("t", number % 2, user=user, tenant=tenant, event_id=f"{number % 2}", at_us=T0_US + number * 1000)
         put(inserter, "governed-steps", one)
         put(inserter, "labeled-trajectories", trajectory(f"of {user}", user=user, tenant=tenant))
     assert (
-        erase(client, Person("default", "ada"), Person("else", "bob"))
+        erase(facts, Person("default", "ada"), Person("else", "bob"))
         == [{"step_contents": 1, "steps": 1, "trajectories": 1}] * 2
     )
     left = sorted([("default", "bob"), ("else", "ada")])
     for table in ("steps", "trajectories"):
-        assert sorted(map(tuple, client.query(f"SELECT tenant, user FROM {table}").result_rows)) == left, table
+        assert sorted(map(tuple, facts.query(f"SELECT tenant, user FROM {table}").result_rows)) == left, table
     of_users = "SELECT DISTINCT tenant, user_key = sipHash64('ada') FROM trajectory_times ORDER BY tenant"
-    assert client.query(of_users).result_rows == [("default", 0), ("else", 1)]
+    assert facts.query(of_users).result_rows == [("default", 0), ("else", 1)]
 
 
-def test_labels_that_open_and_end_with_those_of_others_stay(client: Client, inserter: Inserter) -> None:
+def test_labels_that_open_and_end_with_those_of_others_stay(facts: Client, inserter: Inserter) -> None:
     """Of three labels with the same times, one is deleted; another has the opening of one and the end of another."""
     put(inserter, "labeled-trajectories", trajectory("a", user="ada"), trajectory("b", user="bob"))
     put(inserter, "labeled-trajectories", trajectory("c", user="ada", opened_at_us=T0_US - DAY_US))
     put(inserter, "labeled-trajectories", trajectory("d", user="bob", opened_at_us=T0_US - DAY_US))
-    assert erase(client, Person("default", "ada")) == [{"trajectories": 2}]
+    assert erase(facts, Person("default", "ada")) == [{"trajectories": 2}]
     left = "SELECT trajectory_id FROM trajectories ORDER BY trajectory_id"
-    assert client.query(left).result_rows == [("b",), ("d",)]
+    assert facts.query(left).result_rows == [("b",), ("d",)]
 
 
 @pytest.mark.parametrize("table", ["steps", "trajectories"])
 def test_a_row_that_comes_between_the_statements_is_found_by_the_next_pass(
-    client: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, table: str
+    facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     """It comes after the rows of its table are hidden, and before the times are; its time is one of them, or is not."""
-    person, command = Person("default", "ada"), client.command
+    person, command = Person("default", "ada"), facts.command
     for later_us in (0, DAY_US):
         put(inserter, "governed-steps", step("t", user="ada"))
         put(inserter, "labeled-trajectories", trajectory("t", user="ada"))
-        target = Target(person, trajectories_of(client, [person])[person], ErasureRequest("t", 0))
+        target = Target(person, trajectories_of(facts, [person])[person], ErasureRequest("t", 0))
 
         def inserting(text: str, later_us: int = later_us, **arguments: Any) -> Any:
             if text.startswith("DELETE FROM trajectory_times"):
@@ -134,10 +134,10 @@ def test_a_row_that_comes_between_the_statements_is_found_by_the_next_pass(
             return command(text, **arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(client, "command", inserting)
-            delete_rows(client, [target])
-        assert count_rows(client, [target]) == 1, later_us
-        delete_rows(client, [target])
-        assert count_rows(client, [target]) == 0, later_us
+            patch.setattr(facts, "command", inserting)
+            delete_rows(facts, [target])
+        assert count_rows(facts, [target]) == 1, later_us
+        delete_rows(facts, [target])
+        assert count_rows(facts, [target]) == 0, later_us
         for left in (table, "trajectory_times"):
-            assert client.query(f"SELECT count() FROM {left}").result_rows == [(0,)], left
+            assert facts.query(f"SELECT count() FROM {left}").result_rows == [(0,)], left

@@ -41,7 +41,7 @@ def consent_change(level: Any, at: int = 0, **subject: Any) -> Any:
     return new_consent_change(event_id=f"{subject}{at}", occurred_at_us=T0_US + at, consent=level, **fields)
 
 
-def test_a_later_consent_applies_to_stored_steps(client: Client, inserter: Inserter) -> None:
+def test_a_later_consent_applies_to_stored_steps(facts: Client, inserter: Inserter) -> None:
     put(inserter, "governed-steps", *(step(name, user=name, agent="coder") for name in ("ada", "bob", "eve")))
     put(inserter, "governed-steps", step("mute", agent="writer"), step("other", user="bob", tenant="else"))
     put(inserter, "governed-steps", step("strict", user="bob", consent="analyse", agent="x"))
@@ -53,26 +53,26 @@ def test_a_later_consent_applies_to_stored_steps(client: Client, inserter: Inser
         consent_change("analyse", agent="coder"),
         consent_change("none", user="eve", agent="coder"),
     )
-    found = client.query("SELECT trajectory_id, consent FROM step_consents").result_rows
+    found = facts.query("SELECT trajectory_id, consent FROM step_consents").result_rows
     expected = {"ada": "none", "bob": "analyse", "eve": "none", "mute": "train", "other": "train", "strict": "analyse"}
     assert sorted(map(tuple, found)) == sorted(expected.items())
 
 
-def test_the_result_under_the_newest_policy_counts(client: Client, inserter: Inserter) -> None:
+def test_the_result_under_the_newest_policy_counts(facts: Client, inserter: Inserter) -> None:
     for version, consent in ((0, "train"), (2, "analyse"), (1, "train")):
         stamp = new_governance(source_event_id="s", job="govern@1", policy_version=version)
         put(inserter, "governed-steps", step("t", event_id=f"g{version}", governed=stamp, consent=consent))
-    assert client.query("SELECT consent FROM step_consents").result_rows == [("analyse",)]
-    assert client.query("SELECT event_id FROM step_contents FINAL").result_rows == [("g2",)]
+    assert facts.query("SELECT consent FROM step_consents").result_rows == [("analyse",)]
+    assert facts.query("SELECT event_id FROM step_contents FINAL").result_rows == [("g2",)]
 
 
-def test_redelivered_findings_count_once(client: Client, inserter: Inserter) -> None:
+def test_redelivered_findings_count_once(facts: Client, inserter: Inserter) -> None:
     put(inserter, "governance-audit", *[SAMPLES["governance-audit"]] * 3)
-    found = client.query("SELECT rule, records, finds FROM audit_counts ORDER BY rule").result_rows
+    found = facts.query("SELECT rule, records, finds FROM audit_counts ORDER BY rule").result_rows
     assert found == [("card", 1, 1), ("email", 1, 2)]
 
 
-def test_only_the_rows_of_the_persons_are_deleted(client: Client, inserter: Inserter) -> None:
+def test_only_the_rows_of_the_persons_are_deleted(facts: Client, inserter: Inserter) -> None:
     for name, user in (("a", ADA.user), ("b", "bob")):
         put(inserter, "governed-steps", *(step(f"{name}{n}", user=user) for n in range(3)))
         put(inserter, "governed-feedback", feedback(event_id=name, user=user, trajectory_id=f"{name}0"))
@@ -84,7 +84,7 @@ def test_only_the_rows_of_the_persons_are_deleted(client: Client, inserter: Inse
     put(inserter, "labeled-trajectories", trajectory("foreign", user=None, tenant="else"))
     put(inserter, "governed-steps", step("a1", 1, user=None, tenant="else"))
     put(inserter, "governed-steps", *(step("e", n, user=ZOE.user if n else None) for n in range(2)))
-    trajectories = trajectories_of(client, [ADA, ZOE])
+    trajectories = trajectories_of(facts, [ADA, ZOE])
     assert trajectories == {
         ADA: PersonTrajectories({"a0", "a1", "a2", "foreign"}, {"a0", "a1", "a2"}),
         ZOE: PersonTrajectories({"e"}, {"e"}),
@@ -92,25 +92,25 @@ def test_only_the_rows_of_the_persons_are_deleted(client: Client, inserter: Inse
     requests = [ErasureRequest("t", 0), ErasureRequest("t", 0)]
     targets = [Target(person, trajectories[person], one) for person, one in zip((ADA, ZOE), requests, strict=True)]
     # Of Ada: steps in two tables, feedback, consent and trajectories. Of Zoe: steps, of which one names nobody.
-    assert count_rows(client, targets) == 3 + 2 + 1 + 3 + 2
-    assert delete_rows(client, targets) == (2 * 3 + 2 + 1 + 3) + 2 * 2
-    assert count_rows(client, targets) == 0
-    assert delete_rows(client, targets) == 0
+    assert count_rows(facts, targets) == 3 + 2 + 1 + 3 + 2
+    assert delete_rows(facts, targets) == (2 * 3 + 2 + 1 + 3) + 2 * 2
+    assert count_rows(facts, targets) == 0
+    assert delete_rows(facts, targets) == 0
     assert [one.rows for one in requests] == [
         {"consents": 1, "step_contents": 3, "steps": 3, "feedback": 2, "trajectories": 3},
         {"consents": 0, "step_contents": 2, "steps": 2, "feedback": 0, "trajectories": 0},
     ]
     assert all(one.rows_planned == {} for one in requests)
-    counts = [client.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in ("steps", "trajectories")]
+    counts = [facts.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in ("steps", "trajectories")]
     assert counts == [5, 4]
     # The rows are gone from the active parts once these are rewritten, and no stored statement names them.
-    assert stored_rows(client) == 5 + 5
-    rewrite(client)
-    assert stored_rows(client) == 5
-    statements = client.query("SELECT command FROM system.mutations WHERE database = 'governance'").result_rows
+    assert stored_rows(facts) == 5 + 5
+    rewrite(facts)
+    assert stored_rows(facts) == 5
+    statements = facts.query("SELECT command FROM system.mutations WHERE database = 'governance'").result_rows
     assert len(statements) > 0
     assert not any("ada" in command or "zoe" in command or "'a1'" in command for (command,) in statements)
-    assert client.query("SELECT count() FROM erased_keys").result_rows == [(0,)]
+    assert facts.query("SELECT count() FROM erased_keys").result_rows == [(0,)]
 
 
 def put_days(inserter: Inserter, prefix: str = "") -> None:
@@ -123,96 +123,96 @@ def put_days(inserter: Inserter, prefix: str = "") -> None:
         )
 
 
-def delete_ada(client: Client) -> None:
+def delete_ada(facts: Client) -> None:
     person = Person("default", "ada")
-    trajectories = trajectories_of(client, [person])
+    trajectories = trajectories_of(facts, [person])
     request = ErasureRequest("t", 0)
-    delete_rows(client, [Target(person, trajectories[person], request)])
+    delete_rows(facts, [Target(person, trajectories[person], request)])
     assert request.rows == {"consents": 0, "step_contents": 3, "steps": 3, "feedback": 0, "trajectories": 0}
-    assert client.query("SELECT DISTINCT user FROM steps").result_rows == [("bob",)]
+    assert facts.query("SELECT DISTINCT user FROM steps").result_rows == [("bob",)]
 
 
-def rewrite(client: Client) -> dict[str, int]:
-    return hidden_rows.rewrite(client, lambda _: None)
+def rewrite(facts: Client) -> dict[str, int]:
+    return hidden_rows.rewrite(facts, lambda _: None)
 
 
-def mutations(client: Client) -> set[tuple[str, str, str]]:
+def mutations(facts: Client) -> set[tuple[str, str, str]]:
     """Return table, id and the first word of each mutation of the tables of steps."""
     query = (
         "SELECT table, mutation_id, extract(command, '\\\\w+') FROM system.mutations "
         "WHERE database = 'governance' AND table IN ('steps', 'step_contents')"
     )
-    return {(str(table), str(name), str(word)) for table, name, word in client.query(query).result_rows}
+    return {(str(table), str(name), str(word)) for table, name, word in facts.query(query).result_rows}
 
 
-def stored_rows(client: Client) -> int:
+def stored_rows(facts: Client) -> int:
     query = "SELECT sum(rows) FROM system.parts WHERE active AND database = 'governance' AND table = 'steps'"
-    return int(client.query(query).result_rows[0][0])
+    return int(facts.query(query).result_rows[0][0])
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_rows_of_all_days_are_hidden_and_their_parts_rewritten_once(
-    client: Client, inserter: Inserter, wide: bool
+    facts: Client, inserter: Inserter, wide: bool
 ) -> None:
-    client.command(f"ALTER TABLE steps MODIFY SETTING min_bytes_for_wide_part = {0 if wide else 10 << 20}")
+    facts.command(f"ALTER TABLE steps MODIFY SETTING min_bytes_for_wide_part = {0 if wide else 10 << 20}")
     try:
         put_days(inserter)
     finally:
-        client.command("ALTER TABLE steps RESET SETTING min_bytes_for_wide_part")
-    before = mutations(client)
-    delete_ada(client)
-    assert stored_rows(client) == 6
-    assert rewrite(client)["steps"] == 3
-    assert stored_rows(client) == 3
-    assert sorted((table, word) for table, _, word in mutations(client) - before) == [
+        facts.command("ALTER TABLE steps RESET SETTING min_bytes_for_wide_part")
+    before = mutations(facts)
+    delete_ada(facts)
+    assert stored_rows(facts) == 6
+    assert rewrite(facts)["steps"] == 3
+    assert stored_rows(facts) == 3
+    assert sorted((table, word) for table, _, word in mutations(facts) - before) == [
         ("step_contents", "APPLY"),
         ("step_contents", "UPDATE"),
         ("steps", "APPLY"),
         ("steps", "UPDATE"),
     ]
-    assert rewrite(client) == {}
+    assert rewrite(facts) == {}
 
 
-def test_a_rewriting_begins_once_for_all_that_was_hidden_before(client: Client, inserter: Inserter) -> None:
+def test_a_rewriting_begins_once_for_all_that_was_hidden_before(facts: Client, inserter: Inserter) -> None:
     """`begin_rewriting` does not wait for the end; two processes may call it at once."""
     since_s = int(time.time()) - 3600
-    assert hidden_rows.begin_rewriting(client, since_s) == {}
+    assert hidden_rows.begin_rewriting(facts, since_s) == {}
     put_days(inserter)
-    delete_ada(client)
+    delete_ada(facts)
     begun = inserter.begin_rewriting(since_s)
     assert begun is not None
     assert begun["steps"] == 3
-    wait_until(lambda: stored_rows(client) == 3 and not hidden_rows.hidden_parts(client))
+    wait_until(lambda: stored_rows(facts) == 3 and not hidden_rows.hidden_parts(facts))
     put_days(inserter, "later-")
-    delete_ada(client)
-    assert hidden_rows.begin_rewriting(client, since_s) == {}, "the next one is due at the next interval"
-    assert stored_rows(client) == 3 + 6
+    delete_ada(facts)
+    assert hidden_rows.begin_rewriting(facts, since_s) == {}, "the next one is due at the next interval"
+    assert stored_rows(facts) == 3 + 6
     # Two at once: each has seen none that has begun.
     later_s = int(time.time()) + 3600
     for _ in range(2):
-        hidden_rows.begin_rewriting(client, later_s)
-    wait_until(lambda: not hidden_rows.hidden_parts(client))
-    assert client.query("SELECT count() FROM steps").result_rows[0][0] == 6
+        hidden_rows.begin_rewriting(facts, later_s)
+    wait_until(lambda: not hidden_rows.hidden_parts(facts))
+    assert facts.query("SELECT count() FROM steps").result_rows[0][0] == 6
 
 
-def test_a_rewriting_has_an_age_until_it_ends(client: Client, inserter: Inserter) -> None:
+def test_a_rewriting_has_an_age_until_it_ends(facts: Client, inserter: Inserter) -> None:
     waiting = "SELECT count() FROM system.mutations WHERE table = 'steps' AND NOT is_done AND create_time < now()"
     later_s = int(time.time()) + 3600
     put_days(inserter)
-    delete_ada(client)
-    client.command("SYSTEM STOP MERGES steps")
+    delete_ada(facts)
+    facts.command("SYSTEM STOP MERGES steps")
     try:
-        client.command("ALTER TABLE steps DELETE WHERE user = 'nobody'", settings={"mutations_sync": 0})
-        wait_until(lambda: client.query(waiting).result_rows == [(1,)])
+        facts.command("ALTER TABLE steps DELETE WHERE user = 'nobody'", settings={"mutations_sync": 0})
+        wait_until(lambda: facts.query(waiting).result_rows == [(1,)])
         assert inserter.rewriting_age_s() == 0, "another mutation"
-        assert hidden_rows.begin_rewriting(client, later_s)["steps"] == 3
+        assert hidden_rows.begin_rewriting(facts, later_s)["steps"] == 3
         wait_until(lambda: (inserter.rewriting_age_s() or 0) > 0)
     finally:
-        client.command("SYSTEM START MERGES steps")
-    wait_until(lambda: not hidden_rows.hidden_parts(client) and inserter.rewriting_age_s() == 0)
+        facts.command("SYSTEM START MERGES steps")
+    wait_until(lambda: not hidden_rows.hidden_parts(facts) and inserter.rewriting_age_s() == 0)
 
 
-def test_a_row_with_the_source_key_of_an_erased_one_stays(client: Client, inserter: Inserter) -> None:
+def test_a_row_with_the_source_key_of_an_erased_one_stays(facts: Client, inserter: Inserter) -> None:
     """Tenants, and trajectories of one tenant, may use the same event id."""
     put(inserter, "governed-steps", step("mine", user="ada", event_id="e"), step("other", user="ada"))
     put(inserter, "governed-steps", step("bobs", user="bob", event_id="e"), step("theirs", event_id="e", tenant="else"))
@@ -220,11 +220,11 @@ def test_a_row_with_the_source_key_of_an_erased_one_stays(client: Client, insert
     put(inserter, "governed-feedback", feedback(event_id="f", user="bob", trajectory_id="bobs"))
     put(inserter, "labeled-trajectories", trajectory("mine", user="ada"), trajectory("mine", user="eve", tenant="else"))
     person, request = Person("default", "ada"), ErasureRequest("t", 0)
-    trajectories = trajectories_of(client, [person])
-    assert delete_rows(client, [Target(person, trajectories[person], request)]) == 2 + 2 + 1 + 1
+    trajectories = trajectories_of(facts, [person])
+    assert delete_rows(facts, [Target(person, trajectories[person], request)]) == 2 + 2 + 1 + 1
     assert request.rows == {"consents": 0, "step_contents": 2, "steps": 2, "feedback": 1, "trajectories": 1}
     for table, left in (("steps", 2), ("step_contents", 2), ("feedback", 1), ("trajectories", 1)):
-        assert client.query(f"SELECT count() FROM {table}").result_rows == [(left,)], table
+        assert facts.query(f"SELECT count() FROM {table}").result_rows == [(left,)], table
 
 
 HIDDEN = "SELECT user FROM steps SETTINGS apply_deleted_mask = 0"
@@ -242,7 +242,7 @@ HIDDEN = "SELECT user FROM steps SETTINGS apply_deleted_mask = 0"
 )
 @pytest.mark.parametrize("reads_only", [True, False])
 def test_what_could_show_hidden_rows_is_refused(
-    settings: Settings, client: Client, query: str, reads_only: bool
+    settings: Settings, facts: Client, query: str, reads_only: bool
 ) -> None:
     with (
         connection.connect(settings, database="governance", reads_only=reads_only) as asking,
@@ -252,7 +252,7 @@ def test_what_could_show_hidden_rows_is_refused(
 
 
 @pytest.mark.parametrize("reads_only", [True, False])
-def test_no_setting_of_a_request_shows_hidden_rows(settings: Settings, client: Client, reads_only: bool) -> None:
+def test_no_setting_of_a_request_shows_hidden_rows(settings: Settings, facts: Client, reads_only: bool) -> None:
     with (
         connection.connect(settings, database="governance", reads_only=reads_only) as asking,
         pytest.raises(ClickHouseError, match="apply_deleted_mask"),
@@ -260,9 +260,9 @@ def test_no_setting_of_a_request_shows_hidden_rows(settings: Settings, client: C
         asking.query("SELECT user FROM steps", settings={"apply_deleted_mask": 0})
 
 
-def test_hidden_rows_are_in_no_answer(settings: Settings, client: Client, inserter: Inserter) -> None:
+def test_hidden_rows_are_in_no_answer(settings: Settings, facts: Client, inserter: Inserter) -> None:
     put_days(inserter)
-    delete_ada(client)
+    delete_ada(facts)
     with connection.connect(settings, database="governance", reads_only=True) as reader:
         for query in (
             "SELECT user FROM steps WHERE _row_exists = 0",
@@ -280,19 +280,19 @@ def test_hidden_rows_are_in_no_answer(settings: Settings, client: Client, insert
             assert reader.query(query).result_rows == [], query
         for query in ("SELECT count() FROM steps", "SELECT count() FROM steps FINAL", "SELECT sum(1) FROM steps"):
             assert reader.query(query).result_rows == [(3,)], query
-    rewrite(client)
+    rewrite(facts)
 
 
-def test_a_row_that_arrives_after_the_hiding_is_hidden_too(client: Client, inserter: Inserter) -> None:
+def test_a_row_that_arrives_after_the_hiding_is_hidden_too(facts: Client, inserter: Inserter) -> None:
     person, request = Person("default", "ada"), ErasureRequest("t", 0)
     put(inserter, "governed-steps", step("a", user="ada"))
-    targets = [Target(person, trajectories_of(client, [person])[person], request)]
-    assert delete_rows(client, targets) == 2
+    targets = [Target(person, trajectories_of(facts, [person])[person], request)]
+    assert delete_rows(facts, targets) == 2
     put(inserter, "governed-steps", step("a", 1, user="ada"), step("a", 2, user="bob"))
-    assert count_rows(client, targets) == 1
-    assert delete_rows(client, targets) == 2
-    assert (count_rows(client, targets), request.rows["steps"]) == (0, 2)
-    assert client.query("SELECT user FROM steps").result_rows == [("bob",)]
+    assert count_rows(facts, targets) == 1
+    assert delete_rows(facts, targets) == 2
+    assert (count_rows(facts, targets), request.rows["steps"]) == (0, 2)
+    assert facts.query("SELECT user FROM steps").result_rows == [("bob",)]
 
 
 class Killed(Exception):
@@ -301,15 +301,15 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before the statement", "after it"])
 def test_a_row_counts_once_if_a_statement_is_interrupted(
-    client: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, is_done: bool
+    facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
-    person, command = Person("default", "ada"), client.command
+    person, command = Person("default", "ada"), facts.command
     for stopped_at in range(5):
         put(inserter, "governed-steps", step(f"a{stopped_at}", user="ada"), step(f"a{stopped_at}", 1, user="ada"))
         put(inserter, "governed-feedback", feedback(event_id=f"{stopped_at}", user="ada", trajectory_id="a"))
         put(inserter, "labeled-trajectories", trajectory(f"a{stopped_at}", user="ada"))
         request, left = ErasureRequest("t", 0), [stopped_at]
-        targets = [Target(person, trajectories_of(client, [person])[person], request)]
+        targets = [Target(person, trajectories_of(facts, [person])[person], request)]
 
         def killing(text: str, left: list[int] = left, **arguments: Any) -> Any:
             if is_done or left[0] > 0:
@@ -319,29 +319,29 @@ def test_a_row_counts_once_if_a_statement_is_interrupted(
                 raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr(client, "command", killing)
+            patch.setattr(facts, "command", killing)
             with pytest.raises(Killed):
-                delete_rows(client, targets)
-        delete_rows(client, targets)
+                delete_rows(facts, targets)
+        delete_rows(facts, targets)
         expected = {"steps": 2, "step_contents": 2, "feedback": 1, "trajectories": 1, "consents": 0}
-        assert (request.rows, count_rows(client, targets)) == (expected, 0), stopped_at
+        assert (request.rows, count_rows(facts, targets)) == (expected, 0), stopped_at
 
 
 @pytest.mark.parametrize(("replicated", "statements"), [(False, 1), (True, 2)])
 def test_a_statement_takes_all_keys_and_those_of_replicas_some_each(
-    client: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, replicated: bool, statements: int
+    facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, replicated: bool, statements: int
 ) -> None:
     monkeypatch.setattr(row_keys, "KEYS_BYTES", 60)
     monkeypatch.setattr(row_queries, "_REPLICATED", f"SELECT {int(replicated)}")
     put_days(inserter)
-    before = mutations(client)
-    delete_ada(client)
-    assert sum(table == "steps" for table, _, _ in mutations(client) - before) == statements
-    rewrite(client)
-    assert stored_rows(client) == 3
+    before = mutations(facts)
+    delete_ada(facts)
+    assert sum(table == "steps" for table, _, _ in mutations(facts) - before) == statements
+    rewrite(facts)
+    assert stored_rows(facts) == 3
 
 
-def test_a_consent_deleted_from_the_topic_is_deleted_from_the_table(client: Client, inserter: Inserter) -> None:
+def test_a_consent_deleted_from_the_topic_is_deleted_from_the_table(facts: Client, inserter: Inserter) -> None:
     put(inserter, "consents", consent_change("train", user="ada"), consent_change("none", user="bob"))
     inserter.delete("consents", "key", "default/ada/*")
-    assert client.query("SELECT key FROM consents").result_rows == [("default/bob/*",)]
+    assert facts.query("SELECT key FROM consents").result_rows == [("default/bob/*",)]

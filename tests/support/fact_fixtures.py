@@ -23,7 +23,7 @@ def inserter(settings: Settings) -> Iterator[Inserter]:
 
 
 @pytest.fixture
-def client(settings: Settings, inserter: Inserter) -> Iterator[Client]:
+def facts(settings: Settings, inserter: Inserter) -> Iterator[Client]:
     """Ask the database, whose tables of facts are empty."""
     with connection.connect(settings, database=settings.clickhouse.database) as client:
         for table in (*TABLES, "trajectory_times"):
