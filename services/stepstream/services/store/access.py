@@ -17,6 +17,12 @@ _GRANTS = (
     "CREATE TABLE, CREATE VIEW, CREATE TEMPORARY TABLE, DROP DATABASE, DROP TABLE, DROP VIEW, TRUNCATE, OPTIMIZE, "
     "SYSTEM MERGES"
 )
+# The pool of merges and mutations sleeps up to this beside a fixed time when it finds nothing to do. With ClickHouse's
+# default of a second, the hiding of rows in some hundred parts takes three times as long, at the same CPU time.
+_POOL = (
+    "<background_processing_pool_task_sleep_seconds_when_no_work_random_part>0.1"
+    "</background_processing_pool_task_sleep_seconds_when_no_work_random_part>"
+)
 # A text can name a file, an address or an expression. Statements may change only these settings that hold one.
 _FREE_TEXTS = frozenset(
     {"bool_false_representation", "bool_true_representation", "count_distinct_implementation", "database"}
@@ -60,7 +66,7 @@ def write_configuration(folder: Path, limits: Limits) -> Path:
     main.write_text(
         f"<clickhouse><users_config>{escape(str(users))}</users_config>"
         f"<user_files_path>{nothing}/</user_files_path><user_scripts_path>{nothing}/</user_scripts_path>"
-        f"<format_schema_path>{nothing}/</format_schema_path></clickhouse>\n"
+        f"<format_schema_path>{nothing}/</format_schema_path>{_POOL}</clickhouse>\n"
     )
     return main
 

@@ -11,5 +11,5 @@
             AND changed < $now - toIntervalSecond($rest_s * greatest(1, dateDiff('second', first, last) / 30000))
             AND last < toStartOfHour($now) AND first >= $complete_since
         ORDER BY last DESC
-        LIMIT 1000
+        LIMIT 2000
     )
