@@ -82,9 +82,9 @@ def _fixed_texts() -> list[str]:
 
 
 def _users(limits: Limits, fixed: Iterable[str]) -> str:
-    # All versions of a row of a fact table are in one partition: FINAL need not merge several.
     # ClickHouse compiles an expression at its third use: that query would wait for 50 to 300 ms.
     compilation = dict.fromkeys(("compile_expressions", "compile_aggregate_expressions", "compile_sort_description"), 0)
+    # All versions of a row of a fact table are in one partition: FINAL need not merge several.
     defaults = {"do_not_merge_across_partitions_select_final": 1, **compilation}
     bounds = {
         "max_execution_time": max(1, round(limits.seconds)),
