@@ -12,9 +12,8 @@ from sample_records import SAMPLES, T0_US, feedback, step, trajectory
 from waiting import wait_until
 
 from stepstream.config import Settings
-from stepstream.jobs.clickhouse import connection, hidden_rows
+from stepstream.jobs.clickhouse import connection, hidden_rows, number_sets
 from stepstream.jobs.clickhouse.insert import Inserter
-from stepstream.jobs.erasure import row_keys, row_queries
 from stepstream.jobs.erasure.delete_from_tables import (
     PersonTrajectories,
     Target,
@@ -110,7 +109,12 @@ def test_only_the_rows_of_the_persons_are_deleted(facts: Client, inserter: Inser
     statements = facts.query("SELECT command FROM system.mutations WHERE database = 'governance'").result_rows
     assert len(statements) > 0
     assert not any("ada" in command or "zoe" in command or "'a1'" in command for (command,) in statements)
-    assert facts.query("SELECT count() FROM erased_keys").result_rows == [(0,)]
+    assert sets(facts) == []
+
+
+def sets(facts: Client) -> list[str]:
+    query = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine = 'Set'"
+    return [name for (name,) in facts.query(query).result_rows]
 
 
 def put_days(inserter: Inserter, prefix: str = "") -> None:
@@ -304,7 +308,7 @@ def test_a_row_counts_once_if_a_statement_is_interrupted(
     facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     person, command = Person("default", "ada"), facts.command
-    for stopped_at in range(5):
+    for stopped_at in range(8):
         put(inserter, "governed-steps", step(f"a{stopped_at}", user="ada"), step(f"a{stopped_at}", 1, user="ada"))
         put(inserter, "governed-feedback", feedback(event_id=f"{stopped_at}", user="ada", trajectory_id="a"))
         put(inserter, "labeled-trajectories", trajectory(f"a{stopped_at}", user="ada"))
@@ -328,11 +332,11 @@ def test_a_row_counts_once_if_a_statement_is_interrupted(
 
 
 @pytest.mark.parametrize(("replicated", "statements"), [(False, 1), (True, 2)])
-def test_a_statement_takes_all_keys_and_those_of_replicas_some_each(
+def test_a_statement_takes_all_numbers_and_those_of_replicas_some_each(
     facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, replicated: bool, statements: int
 ) -> None:
-    monkeypatch.setattr(row_keys, "KEYS_BYTES", 60)
-    monkeypatch.setattr(row_queries, "_REPLICATED", f"SELECT {int(replicated)}")
+    monkeypatch.setattr(number_sets, "LITERAL_BYTES", 45)
+    monkeypatch.setattr(number_sets, "_REPLICATED", f"SELECT {int(replicated)}")
     put_days(inserter)
     before = mutations(facts)
     delete_ada(facts)

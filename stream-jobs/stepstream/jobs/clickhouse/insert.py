@@ -17,6 +17,7 @@ from stepstream.config import Settings
 from stepstream.jobs.clickhouse import hidden_rows, materialized_views
 from stepstream.jobs.clickhouse.columns import Row
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
+from stepstream.jobs.clickhouse.number_sets import drop_left_sets
 from stepstream.jobs.clickhouse.rollup_refresh import refresh_lag_s
 from stepstream.jobs.clickhouse.rows import TABLES
 from stepstream.jobs.runtime.retry import retry_while
@@ -118,11 +119,12 @@ class Inserter:
     def begin_rewriting(self, since_s: int) -> dict[str, int] | None:
         """Begin to rewrite parts with hidden rows, as `hidden_rows.begin_rewriting`; None: ClickHouse is away.
 
-        After that, begin to delete the rows of views that were replaced.
+        After that, begin to delete the rows of views that were replaced, and drop sets that an erasure left.
         """
         try:
             begun = hidden_rows.begin_rewriting(self._connected(), since_s)
             materialized_views.begin_to_delete_replaced_rows(self._connected())
+            drop_left_sets(self._connected())
             return begun
         except DatabaseError as error:
             log.warning("ClickHouse does not rewrite parts with hidden rows, tried again: %s", str(error)[:300])

@@ -1,10 +1,10 @@
 """Delete the rows of some persons from ClickHouse, in one pass over each table.
 
 Statements that change a table select rows by keys and event ids, not by the persons' names: ClickHouse stores the text
-of a mutation beside the data, and the names must not stay there. They take the keys from `erased_keys`, whose rows are
-dropped as soon as the statements have ended. A lightweight `DELETE` hides the rows from every
-query; `clickhouse/hidden_rows.py` rewrites the parts later, once for all erasures of a day. To hide a row by a number
-or two takes a quarter of the time that the whole identity takes (docs/measured/store.md): the identity is compared
+of a mutation beside the data, and the names must not stay there. They look numbers up in a table that is dropped as
+soon as they have ended (`clickhouse/number_sets.py`). A lightweight `DELETE` hides the rows from every
+query; `clickhouse/hidden_rows.py` rewrites the parts later, once for all erasures of a day. To hide a row by one number
+takes a quarter of the time that the whole identity takes (docs/measured/store.md): the identity is compared
 before, in a query. Deletions fire no materialized views: they mark the hours, so that their rollups are computed again.
 
 Steps and labels are read at the times of the persons' rows only (`row_times.py`). These times are deleted last. Rows
@@ -19,18 +19,17 @@ from typing import Any, Protocol
 
 from clickhouse_connect.driver.client import Client
 
+from stepstream.jobs.clickhouse.number_sets import drop_left_sets, number_sets
 from stepstream.jobs.erasure.findings import Person
 from stepstream.jobs.erasure.row_keys import (
     FACTS,
     Facts,
     Key,
-    StoredKey,
     columns,
     conditions,
     short_condition,
-    short_keys,
 )
-from stepstream.jobs.erasure.row_queries import ABOUT, PERSONS, Pair, Tables, chunks, hide, key_sources, select
+from stepstream.jobs.erasure.row_queries import ABOUT, PERSONS, Pair, Tables, chunks, hide, select
 from stepstream.jobs.erasure.row_times import (
     RowTimes,
     TimesIndex,
@@ -118,6 +117,7 @@ def delete_rows(client: Client, targets: Sequence[Target]) -> int:
     Raises:
         ClickHouseError: the store is unavailable or rejects a query; run it again.
     """
+    drop_left_sets(client)
     parts = newest_parts(client, _TIMED)
     index = _times_of(client, targets)
     deleted = _delete_consents(client, targets)
@@ -203,9 +203,10 @@ class _Found:
     by_short: Counter[int]
     """Number of rows."""
 
-    def keys_of(self, keys: Collection[Key]) -> list[StoredKey]:
-        """Return the short numbers of some identities as keys of a source, by their times."""
-        return short_keys(short for key in sorted(keys, key=lambda key: (key[1], key)) for short in self.shorts[key])
+    def numbers_of(self, keys: Collection[Key]) -> list[int]:
+        """Return the short numbers of some identities, each once, by their times."""
+        ordered = sorted(keys, key=lambda key: (key[1], key))
+        return list(dict.fromkeys(short for key in ordered for short in self.shorts[key]))
 
 
 def _search(client: Client, facts: Facts, targets: Sequence[Target], index: TimesIndex) -> _Found:
@@ -228,14 +229,15 @@ def _delete(client: Client, facts: Facts, targets: Sequence[Target], index: Time
     hours = sorted({key[1] // 3600 * 3600 for key in found.owners})
     _mark(client, facts, hours)
     deleted = 0
-    with key_sources(client, found.keys_of(found.owners)) as sources:
-        wheres = [short_condition(facts, found.owners, source) for source in sources]
+    tenants = _tenants(client, found)
+    with number_sets(client, found.numbers_of(found.owners)) as sets:
+        wheres = [short_condition(facts, tenants, numbers) for numbers in sets]
         for table in facts.delete_from:
             present, shared = (_searched if table == facts.find_in else _present)(client, table, facts, found, wheres)
             for number, target in enumerate(targets):
                 target.counts.plan_rows(f"{table} by key", table, present[number])
             if present and shared:
-                _hide_apart(client, table, facts, found, shared)
+                _hide_apart(client, table, facts, found, shared, tenants)
             elif present:
                 hide(client, table, wheres)
             for target in targets:
@@ -245,11 +247,27 @@ def _delete(client: Client, facts: Facts, targets: Sequence[Target], index: Time
     return deleted
 
 
-def _hide_apart(client: Client, table: str, facts: Facts, found: _Found, shared: Collection[Key]) -> None:
+def _tenants(client: Client, found: _Found) -> set[str] | None:
+    """Return the tenants to which a statement is restricted; None if no other tenant has steps."""
+    tenants = {key[0] for key in found.owners}
+    # An hour without steps has a row without a tenant.
+    query = "SELECT count() FROM step_hours WHERE tenant NOT IN {tenants:Array(String)} AND tenant != ''"
+    [(others,)] = client.query(query, {"tenants": sorted(tenants)}).result_rows
+    return tenants if others else None
+
+
+def _hide_apart(
+    client: Client,
+    table: str,
+    facts: Facts,
+    found: _Found,
+    shared: Collection[Key],
+    tenants: set[str] | None,
+) -> None:
     """Hide rows; the `shared` identities have a short number that other rows have too."""
     alone = found.owners.keys() - shared
-    with key_sources(client, found.keys_of(alone)) as sources:
-        hide(client, table, [short_condition(facts, alone, source) for source in sources])
+    with number_sets(client, found.numbers_of(alone)) as sets:
+        hide(client, table, [short_condition(facts, tenants, numbers) for numbers in sets])
     hide(client, table, conditions(facts, shared))
 
 

@@ -1,16 +1,12 @@
 """Query rows by temporary tables, and hide rows. The text of a statement that hides rows holds no person's name."""
 
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import orjson
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.external import ExternalData
-
-from stepstream.jobs.erasure.row_keys import StoredKey, literal_sources
 
 _CHUNK = 5000
 """Names of one statement."""
@@ -41,34 +37,6 @@ def select(client: Client, query: str, **tables: Iterable[tuple[str, Any]]) -> S
         structure = _STRUCTURES.get(name, "tenant String, name String")
         external.add_file(file_name=name, data=lines, fmt="JSONCompactEachRow", structure=structure)
     return client.query(query, external_data=external).result_rows
-
-
-_REPLICATED = """
-SELECT count() FROM system.tables
-WHERE database = currentDatabase() AND name = 'erased_keys' AND engine LIKE 'Replicated%'
-"""
-
-
-@contextmanager
-def key_sources(client: Client, keys: Sequence[StoredKey]) -> Iterator[list[str]]:
-    """Yield what follows `FROM` to read `tenant`, `number` and `name` of the keys, to be used until the context ends.
-
-    One server gets the keys in `erased_keys`, from which one statement of a few bytes selects them all: ClickHouse
-    reads a column of all rows for each statement. A replica may run a statement before it has the rows of another
-    table: there, the keys are in the statements.
-    """
-    if not keys:
-        yield []
-    elif client.query(_REPLICATED).result_rows != [(0,)]:
-        yield list(literal_sources(keys))
-    else:
-        number = secrets.randbits(63)
-        rows = [(number, *key) for key in keys]
-        client.insert("erased_keys", rows, column_names=["pass", "tenant", "number", "name"])
-        try:
-            yield [f"erased_keys WHERE pass = {number}"]
-        finally:
-            client.command(f"ALTER TABLE erased_keys DROP PARTITION {number}")
 
 
 def hide(client: Client, table: str, conditions: Iterable[str], parameters: Mapping[str, Any] | None = None) -> None:

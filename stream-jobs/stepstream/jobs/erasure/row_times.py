@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from clickhouse_connect.driver.client import Client
 
+from stepstream.jobs.clickhouse.number_sets import number_sets
 from stepstream.jobs.erasure.row_keys import Facts, tenant_condition
-from stepstream.jobs.erasure.row_queries import ABOUT, PERSONS, Pair, Tables, hide, key_sources, select
+from stepstream.jobs.erasure.row_queries import ABOUT, PERSONS, Pair, Tables, hide, select
 
 MOST_BUCKETS = 100_000
 """Ranges of the primary key that a query reads one by one; it reads all rows of the tenants instead of more."""
@@ -113,11 +114,9 @@ def delete_times(client: Client, index: TimesIndex, own: Collection[Pair]) -> No
     """Delete the times of the persons' rows, and of the nameless rows of the persons' own trajectories."""
     if index.persons:
         hide_users(client, "trajectory_times", index.user_keys)
-    nameless = sorted(index.nameless().keys() & set(own))
-    with key_sources(client, [(tenant, 0, name) for tenant, name in nameless]) as sources:
-        for source in sources:
-            keys = f"SELECT sipHash64(name), tenant FROM {source}"
-            hide(client, "trajectory_times", [f"user_key = 0 AND (trajectory_key, tenant) IN ({keys})"])
+    names = index.nameless()
+    nameless = {(pair[0], one.trajectory_key) for pair in names.keys() & set(own) for one in names[pair]}
+    _hide_keys(client, "trajectory_times", "trajectory_key", nameless, "user_key = 0 AND ")
 
 
 def newest_parts(client: Client, timed: Iterable[Facts]) -> dict[tuple[str, str], int]:
@@ -162,13 +161,19 @@ def restore_times(
 
 
 def hide_users(client: Client, table: str, user_keys: Collection[UserKey]) -> None:
-    """Hide the rows of users by one number of each row; `tenant` and `user_key` are columns of the table.
+    """Hide the rows of users by one number of each row; `tenant` and `user_key` are columns of the table."""
+    _hide_keys(client, table, "user_key", user_keys)
 
-    Users of two tenants may have the same name: the digest of the tenant tells them apart.
+
+def _hide_keys(client: Client, table: str, column: str, keys: Collection[tuple[str, int]], also: str = "") -> None:
+    """Hide the rows with these tenants and values of a column; `also` precedes the condition.
+
+    Two tenants may have the same value: the digest of the tenant tells them apart.
     """
+    if not keys:
+        return
     query = "SELECT tenant, sipHash64(tenant) FROM tenants GROUP BY tenant"
-    digests = select(client, query, tenants=[(tenant, "") for tenant, _ in user_keys])
+    digests = select(client, query, tenants=[(tenant, "") for tenant, _ in keys])
     tenants = {str(tenant): int(digest) for tenant, digest in digests}
-    with key_sources(client, [("", key ^ tenants[tenant], "") for tenant, key in sorted(user_keys)]) as sources:
-        wheres = [f"bitXor(user_key, sipHash64(tenant)) IN (SELECT number FROM {source})" for source in sources]
-        hide(client, table, wheres)
+    with number_sets(client, sorted({key ^ tenants[tenant] for tenant, key in keys})) as sets:
+        hide(client, table, [f"{also}bitXor({column}, sipHash64(tenant)) IN {numbers}" for numbers in sets])
