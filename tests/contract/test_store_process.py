@@ -21,6 +21,7 @@ from stepstream.config import ClickHouseSettings, Settings, environment_of
 from stepstream.config.secrets import store_credentials
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate, migrations
+from stepstream.services.store.access import COSTLY
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,14 @@ def last_error_line(result: subprocess.CompletedProcess[str]) -> str:
     lines = result.stderr.strip().splitlines()
     assert not any("Traceback" in line for line in lines), result.stderr
     return lines[-1]
+
+
+@pytest.mark.parametrize("reads_only", [False, True], ids=["writer", "reader"])
+def test_queries_wait_for_no_costly_optimization(store: StoreProcess, reads_only: bool) -> None:
+    query = "SELECT name, value FROM system.settings WHERE name IN {names:Array(String)}"
+    with connection.connect(store.settings, reads_only=reads_only) as client:
+        found = client.query(query, {"names": list(COSTLY)}).result_rows
+    assert {str(name): str(value) for name, value in found} == dict.fromkeys(COSTLY, "0")
 
 
 def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
