@@ -109,12 +109,8 @@ def test_only_the_rows_of_the_persons_are_deleted(facts: Client, inserter: Inser
     statements = facts.query("SELECT command FROM system.mutations WHERE database = 'governance'").result_rows
     assert len(statements) > 0
     assert not any("ada" in command or "zoe" in command or "'a1'" in command for (command,) in statements)
-    assert sets(facts) == []
-
-
-def sets(facts: Client) -> list[str]:
-    query = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine = 'Set'"
-    return [name for (name,) in facts.query(query).result_rows]
+    sets = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine = 'Set'"
+    assert facts.query(sets).result_rows == []
 
 
 def put_days(inserter: Inserter, prefix: str = "") -> None:
@@ -335,7 +331,7 @@ def test_a_row_counts_once_if_a_statement_is_interrupted(
 def test_a_statement_takes_all_numbers_and_those_of_replicas_some_each(
     facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, replicated: bool, statements: int
 ) -> None:
-    monkeypatch.setattr(number_sets, "LITERAL_BYTES", 45)
+    monkeypatch.setattr(number_sets, "LITERAL_NUMBERS", 2)
     monkeypatch.setattr(number_sets, "_REPLICATED", f"SELECT {int(replicated)}")
     put_days(inserter)
     before = mutations(facts)
@@ -343,6 +339,18 @@ def test_a_statement_takes_all_numbers_and_those_of_replicas_some_each(
     assert sum(table == "steps" for table, _, _ in mutations(facts) - before) == statements
     rewrite(facts)
     assert stored_rows(facts) == 3
+
+
+def test_a_statement_names_the_tenants_if_others_have_steps(facts: Client, inserter: Inserter) -> None:
+    query = """
+    SELECT count() FROM system.mutations
+    WHERE database = 'governance' AND table = 'steps' AND position(command, $$tenant IN ('default')$$) > 0
+    """
+    put_days(inserter)
+    facts.command("INSERT INTO step_hours (tenant, hour, version) SELECT 'else', now(), now64(6)")
+    [(before,)] = facts.query(query).result_rows
+    delete_ada(facts)
+    assert facts.query(query).result_rows == [(before + 1,)]
 
 
 def test_a_consent_deleted_from_the_topic_is_deleted_from_the_table(facts: Client, inserter: Inserter) -> None:

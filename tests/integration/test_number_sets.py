@@ -33,15 +33,21 @@ def delete(client: Client, condition: str, *, wait: bool = True) -> None:
     client.command(f"ALTER TABLE numbered DELETE WHERE {condition}", settings={"mutations_sync": 2 if wait else 0})
 
 
-def test_a_set_is_gone_after_its_statements(rows: Client) -> None:
-    with number_sets(rows, [2, 1 << 63]) as sets:
-        [name] = sets
-        assert tables(rows) == {name}
-        delete(rows, f"number IN {name}")
+def test_each_of_two_sets_has_its_numbers_and_is_gone_after_its_statements(rows: Client) -> None:
+    with number_sets(rows, [3, 1 << 63]) as [other]:
+        with number_sets(rows, [2, 1 << 63]) as [name]:
+            assert tables(rows) == {name, other}
+            delete(rows, f"number IN {name}")
+        assert tables(rows) == {other}
+        assert rows.query(f"SELECT number FROM numbered WHERE number IN {other}").result_rows == [(3,)]
     assert tables(rows) == set()
     assert rows.query("SELECT number FROM numbered ORDER BY number").result_rows == [(1,), (3,)]
+
+
+def test_no_numbers_need_no_set(rows: Client) -> None:
     with number_sets(rows, []) as sets:
         assert sets == []
+        assert tables(rows) == set()
 
 
 class Failed(Exception):

@@ -7,7 +7,7 @@ a day, and until no mutation uses them (`drop_left_sets`).
 """
 
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from clickhouse_connect.driver.client import Client
@@ -26,14 +26,14 @@ _UNFINISHED = """
 SELECT count() FROM system.mutations
 WHERE database = currentDatabase() AND NOT is_done AND position(command, {name:String}) > 0
 """
-LITERAL_BYTES = 240_000
-"""Bytes of the numbers in one statement: its text stays below ClickHouse's limit of 256 KiB."""
+LITERAL_NUMBERS = 11_000
+"""Numbers in the text of one statement, which stays below ClickHouse's limit of 256 KiB."""
 LEFT_S = 86_400
 """Age in seconds from which a table is one that a failure left."""
 
 
 @contextmanager
-def number_sets(client: Client, numbers: Collection[int]) -> Iterator[list[str]]:
+def number_sets(client: Client, numbers: Sequence[int]) -> Iterator[list[str]]:
     """Yield what follows `IN` to find each of the numbers (`UInt64`) in one of the sets, until the context ends.
 
     One server gets a table. A replica may run a statement before it has the rows of another table: there, the numbers
@@ -54,30 +54,19 @@ def number_sets(client: Client, numbers: Collection[int]) -> Iterator[list[str]]
         client.command(f"DROP TABLE {name} SYNC")
 
 
-def literal_sets(numbers: Collection[int]) -> Iterator[str]:
-    """Yield subqueries of the numbers as literals. Pure.
+def literal_sets(numbers: Sequence[int]) -> Iterator[str]:
+    """Yield subqueries of some of the numbers each. Pure.
 
-    Each is one literal: ClickHouse analyzes a mutation again for each part, and thousands of literals cost it more than
-    rewriting a small part.
+    The numbers are one literal: ClickHouse analyzes a mutation again for each part, and thousands of literals cost it
+    more than rewriting a small part.
     """
-    texts: list[str] = []
-    size = 0
-    for text in map(str, numbers):
-        if texts and size + len(text) > LITERAL_BYTES:
-            yield _literal_set(texts)
-            texts, size = [], 0
-        texts.append(text)
-        size += len(text) + 1
-    if texts:
-        yield _literal_set(texts)
-
-
-def _literal_set(texts: list[str]) -> str:
-    return f"(SELECT arrayJoin(JSONExtract('[{','.join(texts)}]', 'Array(UInt64)')))"
+    for first in range(0, len(numbers), LITERAL_NUMBERS):
+        texts = ",".join(map(str, numbers[first : first + LITERAL_NUMBERS]))
+        yield f"(SELECT arrayJoin(JSONExtract('[{texts}]', 'Array(UInt64)')))"
 
 
 def drop_left_sets(client: Client, age_s: int = LEFT_S) -> None:
-    """Drop the tables, of an age in seconds, that a failure left and no mutation uses.
+    """Drop the tables that are older than `age_s`, in seconds, and that no mutation uses: a failure left them.
 
     Raises:
         ClickHouseError: the store is unavailable.

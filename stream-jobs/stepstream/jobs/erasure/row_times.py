@@ -114,8 +114,8 @@ def delete_times(client: Client, index: TimesIndex, own: Collection[Pair]) -> No
     """Delete the times of the persons' rows, and of the nameless rows of the persons' own trajectories."""
     if index.persons:
         hide_users(client, "trajectory_times", index.user_keys)
-    names = index.nameless()
-    nameless = {(pair[0], one.trajectory_key) for pair in names.keys() & set(own) for one in names[pair]}
+    times = index.nameless()
+    nameless = {(pair[0], one.trajectory_key) for pair in times.keys() & set(own) for one in times[pair]}
     _hide_keys(client, "trajectory_times", "trajectory_key", nameless, "user_key = 0 AND ")
 
 

@@ -1,2 +1,2 @@
--- Statements of an erasure look numbers up in tables of the engine `Set` (clickhouse/number_sets.py).
+-- Statements of an erasure look numbers up in tables that last as long as they do (clickhouse/number_sets.py).
 DROP TABLE IF EXISTS erased_keys SYNC;
