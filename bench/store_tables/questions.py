@@ -64,8 +64,7 @@ FROM tz_FeedbackByVariantStatistics WHERE metric_name = 'outcome' GROUP BY funct
         {
             "stepstream": """
 SELECT toStartOfSecond(occurred_at) AS second, count() FROM steps FINAL
-WHERE occurred_at >= {until:DateTime64(3)} - INTERVAL 2 MINUTE
-    AND toStartOfFiveMinutes(occurred_at) >= {until:DateTime64(3)} - INTERVAL 7 MINUTE GROUP BY second""",
+WHERE occurred_at >= {until:DateTime64(3)} - INTERVAL 2 MINUTE GROUP BY second""",
             "langfuse": """
 SELECT toStartOfSecond(start_time) AS second, count() FROM lf_events FINAL
 WHERE start_time >= {until:DateTime64(3)} - INTERVAL 2 MINUTE AND type = 'GENERATION' GROUP BY second""",
@@ -81,8 +80,8 @@ WHERE minute >= {until:DateTime64(3)} - INTERVAL 2 MINUTE GROUP BY minute""",
             "stepstream": """
 SELECT step_index, occurred_at, tools, duration_ms, cost_usd FROM steps FINAL
 WHERE tenant = {tenant:String} AND trajectory_id = {trajectory:String}
-    AND toStartOfFiveMinutes(occurred_at) BETWEEN {begin:DateTime64(3)} - INTERVAL 5 MINUTE
-        AND {begin:DateTime64(3)} + INTERVAL 10 MINUTE ORDER BY step_index""",
+    AND occurred_at BETWEEN {begin:DateTime64(3)} - INTERVAL 5 MINUTE AND {begin:DateTime64(3)} + INTERVAL 10 MINUTE
+ORDER BY step_index""",
             "langfuse": """
 SELECT span_id, start_time, name, end_time, cost_details FROM lf_events FINAL
 WHERE project_id = {tenant:String} AND trace_id = {trajectory:String}
@@ -163,7 +162,7 @@ GROUP BY episode_id, function_name ORDER BY newest DESC LIMIT 50""",
             "stepstream": """
 SELECT avg(c * (c - 1) * (c - 2) * (c - 3) / (n * (n - 1) * (n - 2) * (n - 3))) FROM (
     SELECT task_id, countIf(success IS NOT NULL) AS n, countIf(success) AS c FROM trajectories FINAL
-    WHERE toStartOfHour(opened_at) >= {until:DateTime64(3)} - INTERVAL 1 DAY GROUP BY task_id HAVING n >= 4)""",
+    WHERE opened_at >= {until:DateTime64(3)} - INTERVAL 1 DAY GROUP BY task_id HAVING n >= 4)""",
             "langfuse": """
 SELECT avg(c * (c - 1) * (c - 2) * (c - 3) / (n * (n - 1) * (n - 2) * (n - 3))) FROM (
     SELECT e.metadata_values[1] AS task, count() AS n, sum(s.value) AS c

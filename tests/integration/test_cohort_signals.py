@@ -5,6 +5,7 @@ from clickhouse_connect.driver.client import Client
 from stored_cohorts import store_cohorts
 from view_rows import TENANT, attempts, plant, read_one, signal
 
+from stepstream.jobs.clickhouse.materialized_views import materialized_views
 from stepstream.jobs.clickhouse.rollup_refresh import statement
 
 READ = {
@@ -96,3 +97,12 @@ def test_marks_of_an_earlier_refresh_are_not_read_again(stored: Client) -> None:
     assert stored.query(names).result_rows == [("", ""), (TENANT, "confidence")]
     stored.command("INSERT INTO cohort_signals (tenant, changed) SELECT '', now64(6) + INTERVAL 2 MINUTE")
     assert stored.query(names).result_rows == [("", "")]
+
+
+def test_what_has_signals_or_stored_rows_but_no_attempts_is_no_cohort(stored: Client) -> None:
+    """The marker of a refresh has the digest 0."""
+    for view in materialized_views():
+        columns, values = "(view, cohort_digest, version)", f"'{view.name}', 1, now64(6)"
+        stored.command(f"INSERT INTO materialized_cohorts {columns} SELECT {values}")
+        digests = stored.query(f"SELECT cohort_digest FROM ({view.cohort_versions()})").result_rows
+        assert digests == stored.query("SELECT DISTINCT cohort_digest FROM cohort_times").result_rows

@@ -4,7 +4,7 @@ Statements that change a table select rows by keys and event ids, not by the per
 of a mutation beside the data, and the names must not stay there. They look numbers up in a table that is dropped as
 soon as they have ended (`clickhouse/number_sets.py`). A lightweight `DELETE` hides the rows from every
 query; `clickhouse/hidden_rows.py` rewrites the parts later, once for all erasures of a day. To hide a row by one number
-takes a quarter of the time that the whole identity takes (docs/measured/store.md): the identity is compared
+takes a quarter of the time that the whole identity takes (docs/measured/store-erasure.md): the identity is compared
 before, in a query. Deletions fire no materialized views: they mark the hours, so that their rollups are computed again.
 
 Steps and labels are read at the times of the persons' rows only (`row_times.py`). These times are deleted last. Rows

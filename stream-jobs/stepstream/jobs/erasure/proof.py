@@ -30,7 +30,7 @@ from stepstream.topics.producer import EventProducer
 
 _SEND_S = 20.0
 _REWRITING_S = 3600
-"""Time that the proof allows for a rewriting (docs/measured/store.md: half a minute for ten million steps)."""
+"""Time that the proof allows for a rewriting (docs/measured/store-erasure.md: half a minute for ten million steps)."""
 
 
 def build_proof(

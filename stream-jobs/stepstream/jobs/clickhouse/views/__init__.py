@@ -187,11 +187,11 @@ class View:
 
     def cohort_versions(self) -> str:
         """Return a SELECT of all cohorts with their times, and the version of their stored rows; 1970: none are."""
-        texts = {"changed": "changed", "signals_of": ""}
+        signals = ""
         if self.signals:
             of_signals = Template(_fragments()["cohort_signals"]).safe_substitute(signal_names=self._signal_names)
-            texts = {"changed": "greatest(changed, signalled)", "signals_of": f"\n        {of_signals}"}
-        return Template(_fragments()["cohort_versions"]).substitute(texts, view=self.name)
+            signals = f"\n            {of_signals}"
+        return Template(_fragments()["cohort_versions"]).substitute(view=self.name, signals=signals)
 
     @property
     def _signal_names(self) -> str:

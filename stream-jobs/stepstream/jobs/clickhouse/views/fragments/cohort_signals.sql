@@ -1,7 +1,4 @@
-LEFT JOIN
-        (
-            SELECT cohort_digest, max(changed) AS signalled
+UNION ALL
+            SELECT '', cohort_digest, toDateTime(4294967295, 'UTC'), toDateTime(0, 'UTC'), changed, toDateTime64(0, 6, 'UTC')
             FROM cohort_signals
             WHERE name IN ('', $signal_names)
-            GROUP BY cohort_digest
-        ) AS signals USING (cohort_digest)
