@@ -46,7 +46,7 @@ QUESTIONS = (
         False,
         {
             "stepstream": f"""
-SELECT agent, model, policy_version, sum(outcomes) AS n, sum(successes) AS s, {_WILSON} FROM trajectory_hours FINAL
+SELECT agent, model, policy_version, sum(outcomes) AS n, sum(successes) AS s, {_WILSON} FROM trajectory_days FINAL
 GROUP BY agent, model, policy_version HAVING n > 0""",
             "langfuse": f"""
 SELECT e.name, e.model, e.version, count() AS n, sum(o.value) AS s, {_WILSON}
@@ -204,7 +204,7 @@ WHERE minute >= {until:DateTime64(3)} - INTERVAL 1 HOUR GROUP BY metric_name""",
         False,
         {
             "stepstream": """
-SELECT sum(steps), sum(trajectories), sum(cost_usd) FROM trajectory_hours FINAL""",
+SELECT sum(steps), sum(trajectories), sum(cost_usd) FROM trajectory_days FINAL""",
             "langfuse": """
 SELECT countIf(type = 'GENERATION'), countIf(type = 'AGENT'), sum(total_cost) FROM lf_events FINAL""",
             "tensorzero": """

@@ -8,9 +8,10 @@ from stepstream.jobs.clickhouse import materialized_views
 from stepstream.jobs.clickhouse.rollup_refresh import refresh
 
 FILLED = {
-    *("steps", "trajectories", "trajectory_times", "trajectory_hours", "step_hours", "first_token_hours"),
-    *("component_hours", "tool_hours", "tool_days", "task_hours", "user_days", "cohorts", "cohort_times", "feedback"),
-    *("checkpoints", "learner_updates", "learner_update_lags", "worker_status", "worker_hours"),
+    *("steps", "trajectories", "trajectory_times", "trajectory_hours", "trajectory_days", "step_hours"),
+    *("first_token_hours", "component_hours", "tool_hours", "tool_days", "task_hours", "user_days", "cohorts"),
+    *("cohort_times", "feedback", "checkpoints", "learner_updates", "learner_update_lags", "worker_status"),
+    "worker_hours",
 }
 """Tables with rows; a view that reads others is not measured."""
 _LONGEST_WAIT_S = 900

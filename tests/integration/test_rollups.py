@@ -30,7 +30,7 @@ from stepstream.config import Settings
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.materialized_views import materialized_views
 from stepstream.jobs.clickhouse.migrate import migrate
-from stepstream.jobs.clickhouse.rollup_refresh import REFRESHED, ROLLUPS, refresh, refresh_lag_s
+from stepstream.jobs.clickhouse.rollup_refresh import REFRESHED, ROLLUPS, refresh, refresh_lag_s, statement
 from stepstream.jobs.clickhouse.views import views
 from stepstream.jobs.erasure.delete_from_tables import Target, delete_rows, trajectories_of
 from stepstream.jobs.erasure.findings import Person
@@ -315,10 +315,24 @@ def test_the_rollup_has_the_sums_of_the_statistics_on_the_log(client: Client) ->
     query = """
 SELECT agent, policy_version, sum(trajectories) AS n, sum(successes), sum(outcomes), sum(truncated), sum(steps),
     sum(errors), sum(calls), sum(prompt_tokens), sum(response_tokens), sum(reward_sum), sum(duration_ms_sum)
-FROM trajectory_hours FINAL GROUP BY agent, policy_version HAVING n > 0
+FROM {} FINAL GROUP BY agent, policy_version HAVING n > 0
 """
-    assert sorted(map(tuple, client.query(query).result_rows)) == on_log
+    for table in ("trajectory_hours", "trajectory_days"):
+        assert sorted(map(tuple, client.query(query.format(table)).result_rows)) == on_log, table
     assert len(on_log) == 4
     newest_labels = {one["trajectory_id"]: one for one in labels}.values()
     ends = {(one["end"], one["success"], bool(one["pending"])) for one in newest_labels}
     assert ends >= {("truncated", None, False), ("truncated", None, True), ("open", None, False)}
+
+
+def test_a_day_is_computed_again_once_an_hour_of_it_has_been(client: Client) -> None:
+    """A refresh of hours may lag behind their marks for minutes, as in a replay."""
+    clear(client)
+    insert(client, OTHERS)
+    refresh(client)
+    days = f"SELECT DISTINCT day FROM ({statement('trajectory_days', {})})"
+    later = "INSERT INTO {0} SELECT * REPLACE (now64(6) + INTERVAL 2 MINUTE AS version) FROM {0}"
+    client.command(later.format("trajectory_days"))
+    assert client.query(days).result_rows == []
+    client.command(later.format("trajectory_hours"))
+    assert len(client.query(days).result_rows) == 1

@@ -5,7 +5,8 @@ Each statement selects absolute sums of every (hour, cohort) of the hours that a
 mark. A cohort whose facts are gone gets zeros. A cohort with empty names records that the hour is done. At most 48
 hours or 7 days are computed in one run, the newest first, so that charts stay current during a replay.
 
-Hours whose facts a retention may have deleted are never due: the rollup keeps what it has of them.
+Hours whose facts a retention may have deleted are never due: the rollup keeps what it has of them. The days of
+`trajectory_days` are due when one of their hours has been computed.
 
 A refreshable materialized view runs each statement every `clickhouse.refresh_s`, in a server and in the embedded store
 alike. They run one after the other: together they would take both cores from a dashboard's query.
@@ -26,11 +27,13 @@ from stepstream.jobs.clickhouse.outcome import OUTCOME
 from stepstream.jobs.clickhouse.views import views
 
 ROLLUPS = (
-    *("trajectory_hours", "step_hours", "first_token_hours", "tool_hours", "tool_days", "component_hours"),
-    *("task_hours", "user_days"),
+    *("trajectory_hours", "trajectory_days", "step_hours", "first_token_hours", "tool_hours", "tool_days"),
+    *("component_hours", "task_hours", "user_days"),
 )
 OF_STEPS = ("step_hours", "first_token_hours")
 """Rollups of `steps`; the others are of `trajectories`."""
+OF_HOURS = ("trajectory_days",)
+"""Rollups of another rollup, `trajectory_hours`, which no retention deletes."""
 REFRESHED = (*ROLLUPS, "cohort_signals")
 """Rollups, and the table of the cohorts about which feedback came."""
 
@@ -58,7 +61,7 @@ def statement(rollup: str, days: Mapping[str, int], cluster: str = "") -> str:
     facts = "steps" if rollup in OF_STEPS else "trajectories"
     since = complete_since(facts, days)
     unit, marked, most = ("day", "toDate(hour)", 7) if rollup.endswith("_days") else ("hour", "hour", 48)
-    due = template("due").substitute(
+    due = template("due_days" if rollup in OF_HOURS else "due").substitute(
         rollup=rollup, facts=facts, unit=unit, marked=marked, most=most, complete_since=since
     )
     names = sorted({name for view in views().values() for name in view.signals})
