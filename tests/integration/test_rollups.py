@@ -183,10 +183,17 @@ def test_a_rollup_is_refreshed_within_seconds(client: Client) -> None:
 
 
 @pytest.fixture(scope="module")
-def expected(client: Client) -> dict[bool, dict[str, list[str]]]:
-    """The tables after each event once, in order; with or without the person."""
-    for name in (*REFRESHED, *(view.name for view in materialized_views())):  # the test refreshes by itself
+def refreshed_by_test(client: Client) -> Client:
+    """The client of a store that refreshes nothing by itself."""
+    for name in (*REFRESHED, *(view.name for view in materialized_views())):
         client.command(f"DROP VIEW IF EXISTS {name}_refresh SYNC")
+    return client
+
+
+@pytest.fixture(scope="module")
+def expected(refreshed_by_test: Client) -> dict[bool, dict[str, list[str]]]:
+    """The tables after each event once, in order; with or without the person."""
+    client = refreshed_by_test
     found = {}
     for with_her in (True, False):
         clear(client)
@@ -292,7 +299,8 @@ def outcome(name: str, revision: int) -> Any:
     }
 
 
-def test_the_rollup_has_the_sums_of_the_statistics_on_the_log(client: Client) -> None:
+def test_the_rollup_has_the_sums_of_the_statistics_on_the_log(refreshed_by_test: Client) -> None:
+    client = refreshed_by_test
     labels = [
         outcome(f"t{number}", revision) for revision in (1, 2) for number in range(17) if number % 3 or revision < 2
     ]
@@ -325,8 +333,9 @@ FROM {} FINAL GROUP BY agent, policy_version HAVING n > 0
     assert ends >= {("truncated", None, False), ("truncated", None, True), ("open", None, False)}
 
 
-def test_a_day_is_computed_again_once_an_hour_of_it_has_been(client: Client) -> None:
+def test_a_day_is_computed_again_once_an_hour_of_it_has_been(refreshed_by_test: Client) -> None:
     """A refresh of hours may lag behind their marks for minutes, as in a replay."""
+    client = refreshed_by_test
     clear(client)
     insert(client, OTHERS)
     refresh(client)
@@ -336,3 +345,14 @@ def test_a_day_is_computed_again_once_an_hour_of_it_has_been(client: Client) -> 
     assert client.query(days).result_rows == []
     client.command(later.format("trajectory_hours"))
     assert len(client.query(days).result_rows) == 1
+
+
+def test_days_that_stay_due_keep_no_other_day_waiting(refreshed_by_test: Client) -> None:
+    client = refreshed_by_test
+    clear(client)
+    labels = [trajectory(f"d{n}", opened_at_us=T0_US - n * 24 * HOUR_US) for n in range(9)]
+    insert(client, [("labeled-trajectories", one) for one in labels])
+    for _ in range(2):  # a refresh computes seven days
+        refresh(client)
+    query = "SELECT uniqExact(day), sum(trajectories) FROM trajectory_days FINAL WHERE trajectories > 0"
+    assert client.query(query).result_rows == [(9, 9)]

@@ -1,4 +1,5 @@
--- The days of which an hour of trajectory_hours has been computed since, as an array; see ../rollup_refresh.py.
+-- The days of which an hour of trajectory_hours has been computed since, as an array; see ../rollup_refresh.py. A day stays
+-- due for a minute: those computed longest ago come first, or in a replay the newest would keep all others waiting.
     SELECT groupArray(day)
     FROM
     (
@@ -14,6 +15,6 @@
             WHERE day IN (SELECT toDate(hour) FROM dirty_hours WHERE of = 'trajectories') GROUP BY day
         ) AS days USING (day)
         WHERE changed > done - INTERVAL 60 SECOND
-        ORDER BY day DESC
+        ORDER BY done, day DESC
         LIMIT $most
     )
