@@ -180,7 +180,8 @@ def put(settings: Settings, file: Path, specification: str) -> None:
 def test_a_reward_hack_raises_an_alarm_and_the_guard_prevents_it(run: Run) -> None:
     with run.agents("excused"):
         run.wait(lambda _: {alarm["falling"] for alarm in run.alarms()} == {"success", "broken"}, "excused")
-        chart = run.wait(lambda chart: chart["broken"][-1] > 0.8, "excused")
+        # Not the last point: while the alarms come, the policy may go on to errors of another kind.
+        chart = run.wait(lambda chart: max(chart["broken"]) > 0.8, "excused")
     assert chart["broken"][0] < 0.5
     assert chart["excuse"][0] < 0.5 < 0.8 < chart["excuse"][-1]
     assert chart["success"][0] > 0.2 > chart["success"][-1]

@@ -33,7 +33,7 @@ ORDER BY (day, tenant, agent, model, environment, harness_version, policy_versio
 SETTINGS non_replicated_deduplication_window = 1000;
 
 -- Days of earlier releases, also those whose facts are gone. To repeat it changes nothing.
-INSERT INTO trajectory_days
+INSERT INTO trajectory_days (day, tenant, agent, model, environment, harness_version, policy_version, track, split, trajectories, outcomes, successes, truncated, steps, errors, calls, prompt_tokens, response_tokens, cost_usd, costed, reward_sum, reward_squares, duration_ms_sum, `lag.versions`, `lag.trajectories`, version)
 SELECT
     toDate(hour) AS day, tenant, agent, model, environment, harness_version, policy_version, track, split,
     sum(h.trajectories), sum(h.outcomes), sum(h.successes), sum(h.truncated), sum(h.steps), sum(h.errors), sum(h.calls),
