@@ -6,7 +6,8 @@ mark. A cohort whose facts are gone gets zeros. A cohort with empty names record
 hours or 7 days are computed in one run, the newest first, so that charts stay current during a replay.
 
 Hours whose facts a retention may have deleted are never due: the rollup keeps what it has of them. The days of
-`trajectory_days` are due when one of their hours has been computed.
+`trajectory_days` are due when one of their hours has been computed, those first that were computed longest ago
+(`rollups/due_days.sql`).
 
 A refreshable materialized view runs each statement every `clickhouse.refresh_s`, in a server and in the embedded store
 alike. They run one after the other: together they would take both cores from a dashboard's query.
