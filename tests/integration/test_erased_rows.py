@@ -104,6 +104,13 @@ def test_tenants_with_a_user_and_a_trajectory_of_the_same_names_stay_apart(facts
     assert facts.query(of_users).result_rows == [("default", 0), ("else", 1)]
 
 
+def test_persons_with_the_names_of_their_tenants_stay_apart(facts: Client, inserter: Inserter) -> None:
+    for tenant in ("default", "else"):
+        put(inserter, "governed-steps", step("t", user=tenant, tenant=tenant))
+    for tenant in ("default", "else"):
+        assert erase(facts, Person(tenant, tenant)) == [{"step_contents": 1, "steps": 1}], tenant
+
+
 def test_labels_that_open_and_end_with_those_of_others_stay(facts: Client, inserter: Inserter) -> None:
     """Of three labels with the same times, one is deleted; another has the opening of one and the end of another."""
     put(inserter, "labeled-trajectories", trajectory("a", user="ada"), trajectory("b", user="bob"))
@@ -114,30 +121,33 @@ def test_labels_that_open_and_end_with_those_of_others_stay(facts: Client, inser
     assert facts.query(left).result_rows == [("b",), ("d",)]
 
 
+@pytest.mark.parametrize("later_us", [0, DAY_US])
+@pytest.mark.parametrize("before", ["steps", "trajectory_times"])
 @pytest.mark.parametrize("table", ["steps", "trajectories"])
 def test_a_row_that_comes_between_the_statements_is_found_by_the_next_pass(
-    facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, table: str
+    facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, table: str, before: str, later_us: int
 ) -> None:
-    """It comes after the rows of its table are hidden, and before the times are; its time is one of them, or is not."""
+    """It comes before a statement; its time is one of those of other rows, or is not."""
     person, command = Person("default", "ada"), facts.command
-    for later_us in (0, DAY_US):
-        put(inserter, "governed-steps", step("t", user="ada"))
-        put(inserter, "labeled-trajectories", trajectory("t", user="ada"))
-        target = Target(person, trajectories_of(facts, [person])[person], ErasureRequest("t", 0))
+    put(inserter, "governed-steps", step("t", user="ada"))
+    put(inserter, "labeled-trajectories", trajectory("t", user="ada"))
+    target = Target(person, trajectories_of(facts, [person])[person], ErasureRequest("t", 0))
 
-        def inserting(text: str, later_us: int = later_us, **arguments: Any) -> Any:
-            if text.startswith("DELETE FROM trajectory_times"):
-                if table == "steps":
-                    put(inserter, "governed-steps", step("t", 9, user="ada", at_us=T0_US + later_us))
-                else:
-                    put(inserter, "labeled-trajectories", trajectory("u", user="ada", opened_at_us=T0_US + later_us))
-            return command(text, **arguments)
+    def inserting(text: str, **arguments: Any) -> Any:
+        if text.startswith(f"DELETE FROM {before} "):
+            if table == "steps":
+                put(inserter, "governed-steps", step("t", 9, user="ada", at_us=T0_US + later_us))
+            else:
+                put(inserter, "labeled-trajectories", trajectory("u", user="ada", opened_at_us=T0_US + later_us))
+        return command(text, **arguments)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(facts, "command", inserting)
-            delete_rows(facts, [target])
-        assert count_rows(facts, [target]) == 1, later_us
+    with monkeypatch.context() as patch:
+        patch.setattr(facts, "command", inserting)
         delete_rows(facts, [target])
-        assert count_rows(facts, [target]) == 0, later_us
-        for left in (table, "trajectory_times"):
-            assert facts.query(f"SELECT count() FROM {left}").result_rows == [(0,)], left
+    # The search for labels follows that for steps; it finds one within the times of the others.
+    is_found = (table, before, later_us) == ("trajectories", "steps", 0)
+    assert count_rows(facts, [target]) == (not is_found)
+    delete_rows(facts, [target])
+    assert count_rows(facts, [target]) == 0
+    for left in ("steps", "step_contents", "trajectories", "trajectory_times"):
+        assert facts.query(f"SELECT count() FROM {left}").result_rows == [(0,)], left

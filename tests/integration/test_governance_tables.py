@@ -304,7 +304,7 @@ def test_a_row_counts_once_if_a_statement_is_interrupted(
     facts: Client, inserter: Inserter, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     person, command = Person("default", "ada"), facts.command
-    for stopped_at in range(8):
+    for stopped_at in range(5):  # four tables of facts, and their times
         put(inserter, "governed-steps", step(f"a{stopped_at}", user="ada"), step(f"a{stopped_at}", 1, user="ada"))
         put(inserter, "governed-feedback", feedback(event_id=f"{stopped_at}", user="ada", trajectory_id="a"))
         put(inserter, "labeled-trajectories", trajectory(f"a{stopped_at}", user="ada"))
@@ -312,9 +312,10 @@ def test_a_row_counts_once_if_a_statement_is_interrupted(
         targets = [Target(person, trajectories_of(facts, [person])[person], request)]
 
         def killing(text: str, left: list[int] = left, **arguments: Any) -> Any:
-            if is_done or left[0] > 0:
+            is_deletion = text.startswith("DELETE FROM")
+            if is_done or not is_deletion or left[0] > 0:
                 command(text, **arguments)
-            left[0] -= 1
+            left[0] -= is_deletion
             if left[0] < 0:
                 raise Killed
 

@@ -80,6 +80,35 @@ def test_steps_of_earlier_releases_have_times_to_the_first_token(
             assert client.query(found).result_rows == [("a", 4, 2, 2)]
 
 
+def test_hours_of_earlier_releases_have_days(
+    own_database: Callable[[str], Settings], migrate_before: Callable[[Settings, str], None]
+) -> None:
+    """Also of facts that are gone, by tenant; the migration and the refresh add no hour twice."""
+    settings = own_database("days")
+    migrate_before(settings, "0050")
+    with connection.connect(settings, database="days") as client:
+        client.command("DROP VIEW trajectory_hours_refresh SYNC")
+        put = [
+            failed(f"{tenant}{hour}", "a", T0_US + hour * HOUR_US, tenant=tenant, success=success)
+            for tenant, hours in (("one", (0, 1, 24)), ("two", (0,)))
+            for hour, success in zip(hours, (True, False, True), strict=False)
+        ]
+        insert(client, put)
+        client.command(f"INSERT INTO trajectory_hours {statement('trajectory_hours', {})}")
+        client.command("TRUNCATE TABLE dirty_hours")
+        client.command("TRUNCATE TABLE trajectories")
+        query = (
+            "SELECT tenant, toUInt32(day - toDate({day:UInt32})), trajectories, successes, reward_sum "
+            "FROM trajectory_days FINAL WHERE trajectories > 0 ORDER BY tenant, day"
+        )
+        for _ in range(2):
+            migrate(settings)
+            refresh(client)
+            found = client.query(query, {"day": T0_US // SECOND_US // 86400}).result_rows
+            assert [row[:4] for row in found] == [("one", 0, 2, 1), ("one", 1, 1, 1), ("two", 0, 1, 1)]
+            assert found[0][4] == 2 * found[1][4]
+
+
 @pytest.mark.parametrize("number", ["0039", "0040"])
 def test_attempts_of_earlier_releases_keep_their_cohorts(
     own_database: Callable[[str], Settings], migrate_before: Callable[[Settings, str], None], number: str

@@ -168,12 +168,13 @@ def hide_users(client: Client, table: str, user_keys: Collection[UserKey]) -> No
 def _hide_keys(client: Client, table: str, column: str, keys: Collection[tuple[str, int]], also: str = "") -> None:
     """Hide the rows with these tenants and values of a column; `also` precedes the condition.
 
-    Two tenants may have the same value: the digest of the tenant tells them apart.
+    Two tenants may have the same value: a digest of the tenant tells them apart. It is another than that of the values,
+    since a user may have the tenant's name: the two would be 0 for each such person.
     """
     if not keys:
         return
-    query = "SELECT tenant, sipHash64(tenant) FROM tenants GROUP BY tenant"
+    query = "SELECT tenant, cityHash64(tenant) FROM tenants GROUP BY tenant"
     digests = select(client, query, tenants=[(tenant, "") for tenant, _ in keys])
     tenants = {str(tenant): int(digest) for tenant, digest in digests}
     with number_sets(client, sorted({key ^ tenants[tenant] for tenant, key in keys})) as sets:
-        hide(client, table, [f"{also}bitXor({column}, sipHash64(tenant)) IN {numbers}" for numbers in sets])
+        hide(client, table, [f"{also}bitXor({column}, cityHash64(tenant)) IN {numbers}" for numbers in sets])
