@@ -33,6 +33,33 @@ def test_views_are_replaced_only_where_they_differ(view_client: Client) -> None:
     assert create_views(view_client) == ["task_outcomes"]
 
 
+def test_the_definition_of_a_view_counts_from_the_next_statement_on(view_client: Client) -> None:
+    """The embedded store runs the definitions of this release as text."""
+    plant(view_client, "trajectories", five_tasks())
+    query = f"SELECT * FROM pass_rates({RANGE}) ORDER BY ALL"
+    rows = view_client.query(query).result_rows
+    assert rows
+    definition = "SELECT {until:DateTime('UTC')} - {since:DateTime('UTC')} AS seconds"
+    view_client.command(f"CREATE OR REPLACE VIEW pass_rates AS {definition}")
+    assert view_client.query(query).result_rows == [(86400,)]
+    assert create_views(view_client) == ["pass_rates"]
+    assert view_client.query(query).result_rows == rows
+
+
+def test_a_view_has_the_rows_of_its_definition(view_client: Client) -> None:
+    """With a WITH clause, the embedded store leaves the view to the engine."""
+    signals = ("confidence", 0.8), ("perturbation", 1.0), ("violation", 0.5), ("kept", 1.0)
+    plant(view_client, "trajectories", [*five_tasks(), attempt("t/9", True, trajectory_id="about")])
+    plant(view_client, "feedback", [signal("about", name, value) for name, value in signals])
+    filled = set()
+    for name in views():
+        query = f"SELECT * FROM {name}({RANGE}) ORDER BY ALL"
+        rows = view_client.query(query).result_rows
+        assert str(rows) == str(view_client.query(f"WITH 1 AS one {query}").result_rows), name
+        filled |= {name} if rows else set()
+    assert len(filled) >= 15, filled
+
+
 def test_pass_rates_of_five_tasks(view_client: Client) -> None:
     plant(view_client, "trajectories", five_tasks())
     rows = {row["k"]: row for row in read(view_client, "pass_rates")}

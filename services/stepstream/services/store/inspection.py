@@ -42,7 +42,7 @@ def refusal(tree: Tree, outside: frozenset[str], views: frozenset[str] = frozens
     """
     if tree["type"] not in _STATEMENTS:
         return f"statements of type {tree['type']}"
-    for node in _nodes(tree):
+    for node in nodes(tree):
         kind = node.get("type")
         if "out_file" in node:
             return "INTO OUTFILE"
@@ -97,7 +97,7 @@ def outside_functions(table_functions: list[str], scalars: list[str], remote: li
     return frozenset(calls | {name.lower() for name in remote} | {"file"})
 
 
-def _nodes(tree: Tree) -> Iterator[Tree]:
+def nodes(tree: Tree) -> Iterator[Tree]:
     """Yield every object of the tree; without recursion, because a statement may nest a thousand levels."""
     pending: list[Any] = [tree]
     while pending:

@@ -4,10 +4,10 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepstream.jobs.clickhouse.views import views
-from stepstream.services.store import inspection
+from stepstream.services.store import inspection, view_calls
 from stepstream.services.store.engine import Connection, literal
 from stepstream.services.store.errors import ACCESS_DENIED, BAD_ARGUMENTS, READONLY, StoreError
 
@@ -26,6 +26,10 @@ class Verdict:
     reads_only: bool
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of a SELECT's text."""
+    views: frozenset[str] = frozenset()
+    """Views that the statement calls, if it has a text without these calls."""
+    without_calls: bytes = b""
+    """The statement with the definitions of the views."""
 
 
 class Inspector:
@@ -34,7 +38,7 @@ class Inspector:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._views = frozenset(views())
+        self._definitions = {name: view.sql() for name, view in views().items()}
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
         connection.execute("SET max_query_size = 67108864")
         self._outside = inspection.outside_functions(
@@ -88,8 +92,14 @@ class Inspector:
             tree = json.loads(parsed)
         except RecursionError:
             return Verdict("statements that nest so deeply", reads_only=False)
-        refusal = inspection.refusal(tree, self._outside, self._views)
-        return Verdict(refusal, inspection.reads_only(tree), inspection.settings_of(tree))
+        names = frozenset(self._definitions)
+        refusal = inspection.refusal(tree, self._outside, names)
+        verdict = Verdict(refusal, inspection.reads_only(tree), inspection.settings_of(tree))
+        if aliases := view_calls.called_views(tree, names):
+            sql = text.encode("utf-8", "surrogateescape")
+            if without_calls := view_calls.with_definitions(sql, aliases, self._definitions):
+                return replace(verdict, views=frozenset(aliases), without_calls=without_calls)
+        return verdict
 
     def _value(self, sql: str) -> str:
         return self._connection.execute(sql, "TabSeparatedRaw").body.decode("utf-8", "surrogateescape").rstrip("\n")

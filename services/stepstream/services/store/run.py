@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from stepstream.services.store.answer_cache import AnswerCache, Question, Recording, ttl_of
+from stepstream.services.store.current_views import CurrentViews
 from stepstream.services.store.engine import (
     Connection,
     Engine,
@@ -86,6 +87,7 @@ class Runner:
     sessions: Sessions = field(init=False)
     _idle: IdleConnections = field(init=False)
     _answers: AnswerCache = field(default_factory=AnswerCache, init=False)
+    _current_views: CurrentViews = field(init=False)
     _inspector: Inspector = field(init=False)
     _threads: ThreadPoolExecutor = field(init=False)
 
@@ -93,6 +95,7 @@ class Runner:
         self.sessions = Sessions(lambda reads_only: self.engine.connect(reads_only=reads_only))
         self._idle = IdleConnections(self._connect)
         self._inspector = Inspector(self.engine.connect())
+        self._current_views = CurrentViews(self.engine.connect())
         self._threads = ThreadPoolExecutor(THREADS, "query")
 
     async def run(
@@ -129,6 +132,7 @@ class Runner:
         self.sessions.close()
         self._idle.clear()
         self._inspector.close()
+        self._current_views.close()
         self.engine.close()
 
     async def _call(self, work: Callable[[], T]) -> T:
@@ -139,8 +143,9 @@ class Runner:
         kept, recording = self._kept(request, statement, verdict, format, externals)
         if kept is not None:
             return Result(kept)
+        text = self._text(request, statement, verdict, externals)
         with self._lease(request, externals) as lease:
-            result = lease.connection.execute(statement.text, format, request.parameters)
+            result = lease.connection.execute(text, format, request.parameters)
             lease.is_clean = statement.kind is Kind.SELECT and not externals
         if recording is not None:
             recording.add(result.body)
@@ -148,6 +153,7 @@ class Runner:
         if not verdict.reads_only:
             self._idle.clear()  # it may have dropped their database
             self._answers.clear()
+            self._current_views.clear()
         return result
 
     async def _insert(self, request: Request, statement: Statement, data: AsyncIterator[bytes]) -> Answer:
@@ -178,8 +184,9 @@ class Runner:
             kept, recording = self._kept(request, statement, verdict, format, externals)
             if kept is not None:
                 return kept, None
+            text = self._text(request, statement, verdict, externals)
             lease = stack.enter_context(self._lease(request, externals))
-            stream = lease.connection.stream(statement.text, format, request.parameters)
+            stream = lease.connection.stream(text, format, request.parameters)
             stack.callback(stream.close)
             rest = _Rest(lease, stream, recording, is_clean=not externals)
             first = rest.next()
@@ -203,6 +210,16 @@ class Runner:
             await self._call(stack.close)
             raise
         return Answer(format, Result(first), None if rest is None else more(rest))
+
+    def _text(self, request: Request, statement: Statement, verdict: Verdict, externals: list[ExternalTable]) -> bytes:
+        """Return the text to run: that of a SELECT has the definitions of its views.
+
+        A session and external tables may bring tables with the names of those that the definitions read.
+        """
+        if not verdict.views or statement.kind is not Kind.SELECT or request.session or externals:
+            return statement.text
+        database = request.database or self.engine.database
+        return verdict.without_calls if verdict.views <= self._current_views.of(database) else statement.text
 
     def _kept(
         self, request: Request, statement: Statement, verdict: Verdict, format: str, externals: list[ExternalTable]

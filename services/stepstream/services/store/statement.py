@@ -20,7 +20,7 @@ STREAMABLE = frozenset(
 _LONGEST_KEPT = 16_384
 _NO_STREAM = frozenset({"INSERT", "OUTFILE"})
 _AFTER_FORMAT = re.compile(rb"[ \t]*(?:\r?\n)?")
-_TOKEN = re.compile(
+TOKEN = re.compile(
     rb"""
     (?P<skip>\s+|--[^\n]*|\#[!\ ][^\n]*|/\*.*?\*/)
     |(?P<quoted>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`\\]|\\.|``)*`)
@@ -163,7 +163,7 @@ def _trailing_format(words: list[_Word]) -> str | None:
 def _words(sql: bytes) -> Iterator[_Word]:
     """Yield words and quoted names outside brackets up to the first semicolon; lazily, because data may follow."""
     depth = 0
-    for token in _TOKEN.finditer(sql):
+    for token in TOKEN.finditer(sql):
         kind = token.lastgroup
         if kind == "open":
             depth += 1
@@ -178,7 +178,7 @@ def _words(sql: bytes) -> Iterator[_Word]:
 def _after_end(sql: bytes) -> int | None:
     """Return the start of a second statement; None: there is none."""
     ended = False
-    for token in _TOKEN.finditer(sql):
+    for token in TOKEN.finditer(sql):
         if ended and token.lastgroup not in {"skip", "end"}:
             return token.start()
         ended = ended or token.lastgroup == "end"

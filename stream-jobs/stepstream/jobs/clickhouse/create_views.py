@@ -19,14 +19,15 @@ def create_views(client: Client, cluster: str = "") -> list[str]:
     `cluster` as in `cluster.render`.
     """
     comments = {str(name): str(comment) for name, comment in client.query(_COMMENTS).result_rows}
-    changed = [view for view in views().values() if comments.get(view.name) != _comment(view)]
+    changed = [view for view in views().values() if comments.get(view.name) != comment_of(view)]
     for view in changed:
-        text = _comment(view).replace("\\", "\\\\").replace("'", "\\'")
+        text = comment_of(view).replace("\\", "\\\\").replace("'", "\\'")
         client.command(render(f"CREATE OR REPLACE VIEW {view.name} AS {view.sql()}\nCOMMENT '{text}'", cluster))
         log.info("created view %s", view.name)
     return [view.name for view in changed]
 
 
-def _comment(view: View) -> str:
+def comment_of(view: View) -> str:
+    """Return the comment of a view in the database: its meaning, and a digest of its definition."""
     digest = hashlib.sha256(view.sql().encode()).hexdigest()[:16]
     return f"{view.meaning} Definition {digest}."
