@@ -13,7 +13,7 @@ from stepstream.services.store.view_calls import called_views, with_definitions
 
 DEFINITIONS = {
     "v": "-- a view's\nSELECT {since:DateTime('UTC')} AS a, {until:DateTime('UTC')} AS b, ')' AS c",
-    "w": "SELECT toDate({until:DateTime('UTC')}) AS a",
+    "w": "SELECT toDate({until:DateTime('UTC')}) AS a, n FROM t",
 }
 GIVEN = "since = '2026-11-01 00:00:00', until = toDateTime('2026-11-02 00:00:00', 'UTC') + INTERVAL 1 DAY"
 
@@ -21,6 +21,7 @@ GIVEN = "since = '2026-11-01 00:00:00', until = toDateTime('2026-11-02 00:00:00'
 @pytest.fixture(scope="module")
 def connection() -> Iterator[Connection]:
     connection = Connection(":memory:")
+    connection.execute("CREATE TABLE t ENGINE = Memory AS SELECT 7 AS n")
     for name, text in DEFINITIONS.items():
         connection.execute(f"CREATE VIEW {name} AS {text}")
     yield connection
@@ -46,6 +47,10 @@ def replaced(connection: Connection, sql: str) -> bytes | None:
         f"SELECT count() FROM (SELECT * FROM v({GIVEN})) AS x INNER JOIN w({GIVEN}) USING (a)",
         f"SELECT a FROM v({GIVEN}) UNION ALL SELECT toDateTime(a, 'UTC') FROM w({GIVEN})",
         "SELECT a, b FROM v(since = 1790000000, until = ('2026-11-01 00:00:00'))",
+        f"SELECT * FROM w({GIVEN}) AS t",
+        f"SELECT t.n AS t, 8 AS n FROM w({GIVEN}) AS t WHERE a < '2027-01-01'",
+        f"SELECT * FROM (SELECT 8 AS n) AS t CROSS JOIN w({GIVEN})",
+        f"SELECT n FROM (SELECT 8 AS n) AS t WHERE n > (SELECT max(n) FROM w({GIVEN}))",
         f"SELECT arrayMap(v -> (v), [1]), a FROM v({GIVEN})",
     ],
 )
