@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DatabaseError
 from view_rows import AT, RANGE, TENANT, attempt, attempts, five_tasks, hour, plant, read, read_one, signal
 
 from stepstream.jobs.clickhouse.create_views import create_views
@@ -39,9 +40,14 @@ def test_the_definition_of_a_view_counts_from_the_next_statement_on(view_client:
     query = f"SELECT * FROM pass_rates({RANGE}) ORDER BY ALL"
     rows = view_client.query(query).result_rows
     assert rows
+    wrong = query.replace("*", "nothing")
+    with pytest.raises(DatabaseError, match=r"SELECT nothing FROM \("):  # the text of the definition
+        view_client.query(wrong)
     definition = "SELECT {until:DateTime('UTC')} - {since:DateTime('UTC')} AS seconds"
     view_client.command(f"CREATE OR REPLACE VIEW pass_rates AS {definition}")
     assert view_client.query(query).result_rows == [(86400,)]
+    with pytest.raises(DatabaseError, match=r"SELECT nothing FROM pass_rates\("):
+        view_client.query(wrong)
     assert create_views(view_client) == ["pass_rates"]
     assert view_client.query(query).result_rows == rows
 

@@ -1,4 +1,4 @@
-"""Tell which views of a database have the definitions of this release."""
+"""Find which views of a database have the definitions of this release."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ class CurrentViews:
         """Return the names of those of a database.
 
         Raises:
-            StoreError: the engine cannot tell.
+            StoreError: the engine cannot read its list of tables.
         """
         with self._lock:
             if (names := self._names.get(database)) is None:
