@@ -144,16 +144,18 @@ class Runner:
         if kept is not None:
             return Result(kept)
         text = self._text(request, statement, verdict, externals)
-        with self._lease(request, externals) as lease:
-            result = lease.connection.execute(text, format, request.parameters)
-            lease.is_clean = statement.kind is Kind.SELECT and not externals
+        try:
+            with self._lease(request, externals) as lease:
+                result = lease.connection.execute(text, format, request.parameters)
+                lease.is_clean = statement.kind is Kind.SELECT and not externals
+        finally:
+            if not verdict.reads_only:  # also a statement that fails may have had an effect
+                self._idle.clear()  # it may have dropped their database
+                self._answers.clear()
+                self._current_views.clear()
         if recording is not None:
             recording.add(result.body)
             recording.end()
-        if not verdict.reads_only:
-            self._idle.clear()  # it may have dropped their database
-            self._answers.clear()
-            self._current_views.clear()
         return result
 
     async def _insert(self, request: Request, statement: Statement, data: AsyncIterator[bytes]) -> Answer:
