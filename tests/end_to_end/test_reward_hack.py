@@ -1,8 +1,8 @@
 """Train on a planted reward hack: a specification that excuses errors raises an alarm, and a guard prevents the hack.
 
 The model breaks every fifth tool call and answers half of the rest wrong. A broken call ends its attempt with an error.
-Under the first specification an error is worth nearly a success, so the learner learns to break calls; under the second
-one, which excuses errors all the same but has the shipped guard against malformed calls, it learns to answer.
+Under the first specification an error is worth more than a success, so the learner learns to break calls; under the
+second one, which excuses errors all the same but has the shipped guard against malformed calls, it learns to answer.
 """
 
 import json
@@ -64,7 +64,7 @@ outcome = true
 [[component]]
 name = "excuse"
 builtin = "errors"
-weight = 0.9
+weight = 1.5
 
 [[component]]
 name = "broken"
@@ -180,8 +180,7 @@ def put(settings: Settings, file: Path, specification: str) -> None:
 def test_a_reward_hack_raises_an_alarm_and_the_guard_prevents_it(run: Run) -> None:
     with run.agents("excused"):
         run.wait(lambda _: {alarm["falling"] for alarm in run.alarms()} == {"success", "broken"}, "excused")
-        # Not the last point: while the alarms come, the policy may go on to errors of another kind.
-        chart = run.wait(lambda chart: max(chart["broken"]) > 0.8, "excused")
+        chart = run.wait(lambda chart: chart["broken"][-1] > 0.8, "excused")
     assert chart["broken"][0] < 0.5
     assert chart["excuse"][0] < 0.5 < 0.8 < chart["excuse"][-1]
     assert chart["success"][0] > 0.2 > chart["success"][-1]

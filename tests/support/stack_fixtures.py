@@ -14,6 +14,8 @@ from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 
+START_S = 900.0
+"""Longest start of a stack: a dozen processes, which together wait for each other and import for minutes of a core."""
 REFRESH_S = 30
 """Time between two refreshes of rollups; at the default, an idle store costs a tenth of a slow core."""
 
@@ -32,7 +34,7 @@ def with_long_deadlines(settings: Settings) -> Settings:
     """
     return with_settings(
         settings,
-        stack={"start_deadline_s": TIMEOUT_S},
+        stack={"start_deadline_s": START_S},
         kafka={"deadline_s": TIMEOUT_S},
         schema_registry={"deadline_s": TIMEOUT_S, "timeout_s": 60.0},
         registry={"write_timeout_s": 60.0},

@@ -167,7 +167,7 @@ class StackSettings(Section):
     scale: list[str] = setting(
         [], "Workers of jobs that have several, as `label=2`, separated by commas. `store-writer` is one of the jobs."
     )
-    start_deadline_s: float = setting(120.0, "Time for all processes to become ready.", unit="s", gt=0)
+    start_deadline_s: float = setting(300.0, "Time for all processes to become ready.", unit="s", gt=0)
     base_model: str = setting(
         "",
         "Model to publish if there is none: a folder, or `module:name` of a function that creates it; empty: workers "
