@@ -26,6 +26,7 @@ from stepstream.services.store.inspector import Inspector, Verdict
 from stepstream.services.store.request import Request
 from stepstream.services.store.sessions import Sessions
 from stepstream.services.store.statement import STREAMABLE, Kind, Statement
+from stepstream.services.store.view_calls import TEXT_SETTINGS
 
 # Threads that call the engine, which itself parallelises a query.
 THREADS = 8
@@ -219,6 +220,8 @@ class Runner:
         A session and external tables may bring tables with the names of those that the definitions read.
         """
         if not verdict.views or statement.kind is not Kind.SELECT or request.session or externals:
+            return statement.text
+        if not TEXT_SETTINGS.isdisjoint(request.settings):
             return statement.text
         database = request.database or self.engine.database
         return verdict.without_calls if verdict.views <= self._current_views.of(database) else statement.text

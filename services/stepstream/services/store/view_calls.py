@@ -4,7 +4,8 @@ The engine analyzes a view with parameters twice: for the names and types of its
 analyzed once, and takes up to a third less time (docs/measured/store-views.md, "Planning").
 
 A statement stays as it is where its text could mean something else than the view: with a WITH clause, whose names the
-definition would see, with arguments that are not constants, or with two calls of one view.
+definition would see, with arguments that are not constants, or with two calls of one view; and where a setting concerns
+the text itself.
 """
 
 import re
@@ -18,6 +19,20 @@ from stepstream.services.store.statement import TOKEN
 
 PARAMETERS = ("since", "until")
 """Parameters of each view, of the type `DateTime('UTC')`."""
+TEXT_SETTINGS = frozenset(
+    {
+        "use_query_cache",
+        "max_query_size",
+        "max_ast_depth",
+        "max_ast_elements",
+        "max_expanded_ast_elements",
+        "max_parser_depth",
+        "max_parser_backtracks",
+        "max_subquery_depth",
+    }
+)
+"""Settings by which the engine checks the text of a statement: it refuses to keep the answer of one with `now()`, which
+some definitions have, and limits its size."""
 _PARAMETER = re.compile(rb"\{(\w+):DateTime\('UTC'\)\}")
 _PLAIN = re.compile(rb"[\t\n\r !\"%-\[\]-~]*")
 """Texts that the engine and `TOKEN` divide alike: no heredocs, escapes, other quotes, or comments with a number sign.
@@ -54,9 +69,15 @@ def called_views(tree: Tree, names: frozenset[str]) -> dict[str, bool]:
     calls = [function for node in found if (function := node.get("table_function")) and function["name"] in names]
     aliases = {call["name"]: "alias" in call for call in calls}
     has_with = any("with" in node for node in found if node.get("type") == "SelectQuery")
-    if has_with or len(aliases) < len(calls) or not all(map(_is_constant, calls)):
+    checks_text = any(change["name"] in TEXT_SETTINGS for node in found for change in _changed_settings(node))
+    if has_with or checks_text or len(aliases) < len(calls) or not all(map(_is_constant, calls)):
         return {}
     return aliases
+
+
+def _changed_settings(node: Tree) -> Sequence[Tree]:
+    settings = node.get("settings")
+    return settings.get("changes", []) if isinstance(settings, dict) else []
 
 
 def _is_constant(call: Tree) -> bool:
