@@ -40,8 +40,7 @@ def settings(
     profile_of_demo = demo_settings("demo-model")
     small = with_settings(
         isolated(with_long_deadlines(profile_of_demo), tmp_path_factory.mktemp("model")),
-        # vLLM starts slowly on a busy machine.
-        stack={"start_deadline_s": 900.0, "base_model": str(smollm2_model)},
+        stack={"base_model": str(smollm2_model)},
         broker={"home": base_settings.broker.home},
         learner={"groups_per_update": 1},
     )

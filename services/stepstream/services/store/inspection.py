@@ -76,8 +76,15 @@ def settings_of(tree: Tree) -> dict[str, str]:
     """Return the settings in the text of a SELECT; of a UNION, those of its last part. Subqueries have their own."""
     if tree["type"] != "SelectWithUnionQuery":
         return {}
-    changes = tree["list_of_selects"]["children"][-1].get("settings", {}).get("changes", [])
+    changes = changed_settings(tree["list_of_selects"]["children"][-1])
     return {change["name"]: str(change["value"].get("value", "")) for change in changes}
+
+
+def changed_settings(node: Tree) -> list[Tree]:
+    """Return name and value of each setting in the SETTINGS clause of an object of the tree."""
+    settings = node.get("settings")
+    changes: list[Tree] = settings.get("changes", []) if isinstance(settings, dict) else []
+    return changes
 
 
 def is_description(canonical: str) -> bool:

@@ -4,8 +4,8 @@ The engine analyzes a view with parameters twice: for the names and types of its
 analyzed once, and takes up to a third less time (docs/measured/store-views.md, "Planning").
 
 A statement stays as it is where its text could mean something else than the view: with a WITH clause, whose names the
-definition would see, with arguments that are not constants, or with two calls of one view; and where a setting concerns
-the text itself.
+definition would see, with arguments that are not constants, or with two calls of one view. It also stays as it is with
+one of `TEXT_SETTINGS`.
 """
 
 import re
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stepstream.services.store.inspection import Tree, nodes
+from stepstream.services.store.inspection import Tree, changed_settings, nodes
 from stepstream.services.store.statement import TOKEN
 
 PARAMETERS = ("since", "until")
@@ -31,8 +31,8 @@ TEXT_SETTINGS = frozenset(
         "max_subquery_depth",
     }
 )
-"""Settings by which the engine checks the text of a statement: it refuses to keep the answer of one with `now()`, which
-some definitions have, and limits its size."""
+"""Settings that the engine applies to the text of a statement. With `use_query_cache` it rejects a text with `now()`,
+which some definitions have; the others limit the size of a text."""
 _PARAMETER = re.compile(rb"\{(\w+):DateTime\('UTC'\)\}")
 _PLAIN = re.compile(rb"[\t\n\r !\"%-\[\]-~]*")
 """Texts that the engine and `TOKEN` divide alike: no heredocs, escapes, other quotes, or comments with a number sign.
@@ -69,15 +69,10 @@ def called_views(tree: Tree, names: frozenset[str]) -> dict[str, bool]:
     calls = [function for node in found if (function := node.get("table_function")) and function["name"] in names]
     aliases = {call["name"]: "alias" in call for call in calls}
     has_with = any("with" in node for node in found if node.get("type") == "SelectQuery")
-    checks_text = any(change["name"] in TEXT_SETTINGS for node in found for change in _changed_settings(node))
+    checks_text = any(change["name"] in TEXT_SETTINGS for node in found for change in changed_settings(node))
     if has_with or checks_text or len(aliases) < len(calls) or not all(map(_is_constant, calls)):
         return {}
     return aliases
-
-
-def _changed_settings(node: Tree) -> Sequence[Tree]:
-    settings = node.get("settings")
-    return settings.get("changes", []) if isinstance(settings, dict) else []
 
 
 def _is_constant(call: Tree) -> bool:
