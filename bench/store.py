@@ -27,7 +27,7 @@ import psutil
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from store_tables.fleet import fill_fleet
-from store_tables.load import DESIGNS, create, fill, generate, merge_past_days, stored_bytes
+from store_tables.load import DESIGNS, create, fill, generate, merge_past_weeks, stored_bytes
 from store_tables.questions import QUESTIONS
 from store_tables.rollups import (
     FILLED,
@@ -97,7 +97,7 @@ def load_designs(client: Client, source: Source) -> Figures:
         began = time.perf_counter()
         fill(client, design, source)
         if not design.schema:
-            merge_past_days(client)
+            merge_past_weeks(client)
         seconds[design.name] = time.perf_counter() - began
     client.command(f"DROP TABLE {ROWS} SYNC")
     fill_fleet(client, source)

@@ -176,18 +176,18 @@ def fill(client: Client, design: Design, source: Source) -> None:
             client.command(insert.format(**rows), settings={"max_partitions_per_insert_block": 0})
 
 
-def merge_past_days(client: Client) -> None:
-    """Merge the parts of each past day of the facts.
+def merge_past_weeks(client: Client) -> None:
+    """Merge the parts of each past week of the facts.
 
-    The store does so an hour after a day's last rows (`min_age_to_force_merge_seconds`): no need to wait.
+    The store does so an hour after a week's last rows (`min_age_to_force_merge_seconds`): no need to wait.
     """
     found = client.query(
-        "SELECT table, partition_id FROM system.parts WHERE active AND database = currentDatabase() "
-        "AND table IN ('steps', 'trajectories', 'feedback') AND partition_id < toString(toYYYYMMDD(today())) "
+        "SELECT table, partition_id FROM system.parts WHERE active AND database = currentDatabase() AND "
+        "table IN ('steps', 'trajectories', 'feedback') AND partition_id < toString(toYYYYMMDD(toMonday(today()))) "
         "GROUP BY table, partition_id HAVING count() > 1 ORDER BY table, partition_id"
     )
-    for table, day in found.result_rows:
-        client.command(f"OPTIMIZE TABLE {table} PARTITION ID '{day}' FINAL")
+    for table, week in found.result_rows:
+        client.command(f"OPTIMIZE TABLE {table} PARTITION ID '{week}' FINAL")
 
 
 def stored_bytes(client: Client, design: Design) -> int:

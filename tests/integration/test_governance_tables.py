@@ -25,7 +25,7 @@ from stepstream.jobs.erasure.findings import Person
 from stepstream.jobs.erasure.request import ErasureRequest
 from stepstream.topics.events import new_consent_change, new_governance
 
-DAY_US = 86_400_000_000
+WEEK_US = 7 * 86_400_000_000
 ADA, ZOE = Person("default", "ada'; --"), Person("default", "zoe\t\\")
 
 
@@ -113,13 +113,16 @@ def test_only_the_rows_of_the_persons_are_deleted(facts: Client, inserter: Inser
     assert facts.query(sets).result_rows == []
 
 
-def put_days(inserter: Inserter, prefix: str = "") -> None:
-    """Insert a step of Ada and one of Bob on each of three days."""
-    for day in range(3):
+def put_weeks(inserter: Inserter, prefix: str = "") -> None:
+    """Insert a step of Ada and one of Bob in each of three weeks."""
+    for week in range(3):
         put(
             inserter,
             "governed-steps",
-            *(step(f"{prefix}{user}{day}", user=user, occurred_at_us=T0_US + day * DAY_US) for user in ("ada", "bob")),
+            *(
+                step(f"{prefix}{user}{week}", user=user, occurred_at_us=T0_US + week * WEEK_US)
+                for user in ("ada", "bob")
+            ),
         )
 
 
@@ -151,12 +154,12 @@ def stored_rows(facts: Client) -> int:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_rows_of_all_days_are_hidden_and_their_parts_rewritten_once(
+def test_rows_of_all_weeks_are_hidden_and_their_parts_rewritten_once(
     facts: Client, inserter: Inserter, wide: bool
 ) -> None:
     facts.command(f"ALTER TABLE steps MODIFY SETTING min_bytes_for_wide_part = {0 if wide else 10 << 20}")
     try:
-        put_days(inserter)
+        put_weeks(inserter)
     finally:
         facts.command("ALTER TABLE steps RESET SETTING min_bytes_for_wide_part")
     before = mutations(facts)
@@ -177,13 +180,13 @@ def test_a_rewriting_begins_once_for_all_that_was_hidden_before(facts: Client, i
     """`begin_rewriting` does not wait for the end; two processes may call it at once."""
     since_s = int(time.time()) - 3600
     assert hidden_rows.begin_rewriting(facts, since_s) == {}
-    put_days(inserter)
+    put_weeks(inserter)
     delete_ada(facts)
     begun = inserter.begin_rewriting(since_s)
     assert begun is not None
     assert begun["steps"] == 3
     wait_until(lambda: stored_rows(facts) == 3 and not hidden_rows.hidden_parts(facts))
-    put_days(inserter, "later-")
+    put_weeks(inserter, "later-")
     delete_ada(facts)
     assert hidden_rows.begin_rewriting(facts, since_s) == {}, "the next one is due at the next interval"
     assert stored_rows(facts) == 3 + 6
@@ -198,7 +201,7 @@ def test_a_rewriting_begins_once_for_all_that_was_hidden_before(facts: Client, i
 def test_a_rewriting_has_an_age_until_it_ends(facts: Client, inserter: Inserter) -> None:
     waiting = "SELECT count() FROM system.mutations WHERE table = 'steps' AND NOT is_done AND create_time < now()"
     later_s = int(time.time()) + 3600
-    put_days(inserter)
+    put_weeks(inserter)
     delete_ada(facts)
     facts.command("SYSTEM STOP MERGES steps")
     try:
@@ -261,7 +264,7 @@ def test_no_setting_of_a_request_shows_hidden_rows(settings: Settings, facts: Cl
 
 
 def test_hidden_rows_are_in_no_answer(settings: Settings, facts: Client, inserter: Inserter) -> None:
-    put_days(inserter)
+    put_weeks(inserter)
     delete_ada(facts)
     with connection.connect(settings, database="governance", reads_only=True) as reader:
         for query in (
@@ -334,7 +337,7 @@ def test_a_statement_takes_all_numbers_and_those_of_replicas_some_each(
 ) -> None:
     monkeypatch.setattr(number_sets, "LITERAL_NUMBERS", 2)
     monkeypatch.setattr(number_sets, "_REPLICATED", f"SELECT {int(replicated)}")
-    put_days(inserter)
+    put_weeks(inserter)
     before = mutations(facts)
     delete_ada(facts)
     assert sum(table == "steps" for table, _, _ in mutations(facts) - before) == statements
@@ -347,7 +350,7 @@ def test_a_statement_names_the_tenants_if_others_have_steps(facts: Client, inser
     SELECT count() FROM system.mutations
     WHERE database = 'governance' AND table = 'steps' AND position(command, $$tenant IN ('default')$$) > 0
     """
-    put_days(inserter)
+    put_weeks(inserter)
     facts.command("INSERT INTO step_hours (tenant, hour, version) SELECT 'else', now(), now64(6)")
     [(before,)] = facts.query(query).result_rows
     delete_ada(facts)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from insert_facts import insert
-from sample_records import SECOND_US, T0_US, step, trajectory
+from sample_records import SECOND_US, T0_US, feedback, step, trajectory
 from stored_cohorts import store_cohorts
 
 from stepstream.config import Settings
@@ -163,3 +163,49 @@ def test_times_of_earlier_releases_become_times_by_user(
             ]
         left = "SELECT count() FROM system.tables WHERE database = currentDatabase() AND name = 'trajectory_times_0041'"
         assert client.query(left).result_rows == [(0,)]
+
+
+def events_of(name: str, day: int) -> list[tuple[str, Any]]:
+    """Return a step, feedback and the label of one trajectory."""
+    at_us = T0_US + 24 * HOUR_US * day
+    return [
+        ("governed-steps", step(name, 0, user="ada", at_us=at_us)),
+        ("governed-feedback", feedback(trajectory_id=name, user="ada", occurred_at_us=at_us)),
+        ("labeled-trajectories", trajectory(name, user="ada", opened_at_us=at_us)),
+    ]
+
+
+@pytest.mark.parametrize("done", [0, 1, 15, 27])
+def test_days_of_earlier_releases_become_weeks(
+    own_database: Callable[[str], Settings], migrate_before: Callable[[Settings, str], None], done: int
+) -> None:
+    """Also if the migrations were interrupted, and rows came in between. Hidden rows do not come back."""
+    settings = own_database(f"weeks_after_{done}")
+    migrate_before(settings, "0051")
+    statements = [text for one in migrations() if "0051" <= one.name < "0054" for text in one.statements()]
+    assert len(statements) == 33
+    tables = ("steps", "step_contents", "feedback", "trajectories")
+    with connection.connect(settings, database=settings.clickhouse.database) as client:
+        insert(client, [event for day in range(9) for event in events_of(f"t{day}", day)] + events_of("hidden", 8))
+        for table in tables:
+            client.command(f"DELETE FROM {table} WHERE trajectory_id = 'hidden'")
+        for text in statements[:done]:
+            client.command(text)
+        between = [] if done == 1 else ["between"]  # there is no table of steps then
+        insert(client, [event for name in between for event in events_of(name, 1)])
+        client.command("TRUNCATE TABLE dirty_hours")
+        for _ in range(2):
+            migrate(settings)
+            for table in tables:
+                found = client.query(f"SELECT trajectory_id FROM {table} FINAL ORDER BY ALL").result_rows
+                assert [name for (name,) in found] == [*between, *(f"t{day}" for day in range(9))], table
+            refresh(client)
+            counted = "SELECT sum(trajectories), (SELECT sum(steps) FROM step_hours FINAL) FROM trajectory_hours FINAL"
+            assert client.query(counted).result_rows == [(9 + len(between),) * 2]
+            timed = "SELECT count() FROM trajectory_times FINAL WHERE trajectory_key = sipHash64('between')"
+            assert client.query(timed).result_rows == [(len(between),)]
+        of_database = "SELECT name FROM system.tables WHERE database = currentDatabase()"
+        weekly = client.query(f"{of_database} AND startsWith(partition_key, 'toMonday')").result_rows
+        assert {name for (name,) in weekly} == set(tables)
+        left = f"{of_database} AND endsWith(name, '_0050')"
+        assert client.query(left).result_rows == []

@@ -14,7 +14,7 @@ from stepstream.topics.events import new_governance, new_lag_figures, new_tool_c
 _CHANGE = re.compile(
     r"^CREATE TABLE IF NOT EXISTS (\w+)\n\((.*?)\n\)\nENGINE"
     r"|^ALTER TABLE (\w+) ADD COLUMN IF NOT EXISTS (\w+) (?!\S+ MATERIALIZED)|^DROP TABLE IF EXISTS (\w+)"
-    r"|^RENAME TABLE (\w+) TO (\w+)",
+    r"|^RENAME TABLE (\w+) TO (\w+)|^CREATE TABLE IF NOT EXISTS (\w+) AS (\w+)\n",
     re.DOTALL | re.MULTILINE,
 )
 _COLUMN = re.compile(r"^    (\w+) ([A-Z].*)", re.MULTILINE)
@@ -41,9 +41,11 @@ def declared() -> dict[str, set[str]]:
     """Columns of each table that the sink writes, as the migrations declare them."""
     columns: dict[str, set[str]] = {}
     for change in _CHANGE.finditer("\n".join(migration.text for migration in migrations())):
-        created, body, altered, column, dropped, renamed, name = change.groups()
+        created, body, altered, column, dropped, renamed, name, copy, like = change.groups()
         if created:
             columns[created] = columns_in(body)
+        elif copy:
+            columns[copy] = set(columns[like])
         elif altered:
             columns[altered].add(column)
         elif dropped:
