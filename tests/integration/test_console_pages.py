@@ -165,7 +165,7 @@ def test_the_reason_reads_only_the_days_of_the_trajectory(services: Services) ->
         assert facts.steps["count"] > 0
         assert facts.label is not None
     unbounded = [sql for sql in asked if "{first:Int64}" not in sql and "{before:Int64}" not in sql]
-    # Neither table has a partition for each day: their keys begin with the trajectory or model.
+    # Neither table has partitions: their keys begin with the trajectory or model.
     assert all("FROM training_decisions" in sql or "FROM checkpoints" in sql for sql in unbounded)
 
 
