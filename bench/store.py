@@ -52,7 +52,7 @@ from stepstream.jobs.erasure.findings import Person
 
 STEPS, QUICK_STEPS = 10_000_000, 1_000_000
 DAYS, QUICK_DAYS = 90, 10
-RUNS, QUICK_RUNS = 10, 5
+RUNS, QUICK_RUNS = 20, 5
 LEAST_RUNS, BUDGET_MS = 3, 20_000
 """After this time, a query is not repeated more than that."""
 LIVE_DAYS = 7

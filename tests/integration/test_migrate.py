@@ -2,7 +2,6 @@
 
 import datetime
 import math
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -102,40 +101,6 @@ def test_the_statements_for_a_cluster_parse(client: Client) -> None:
             (parsed,) = client.query("SELECT formatQuery({text:String})", {"text": text}).result_rows[0]
             assert "ON CLUSTER replicas" in parsed or "ON CLUSTER 'replicas'" in parsed, text
             assert ("CREATE TABLE" in text) is ("ENGINE = Replicated" in parsed), text
-
-
-def test_ages_are_ttls_of_the_tables(client: Client, settings: Settings) -> None:
-    engine = "SELECT engine_full FROM system.tables WHERE database = 'migrated' AND name = {name:String}"
-    kept = settings.store.model_copy(update={"trajectories_days": 30, "worker_status_days": 7})
-    for store, expected in ((kept, True), (kept, True), (settings.store, False)):
-        migrate(settings.model_copy(update={"store": store}))
-        for name, ttl in (
-            ("trajectories", "toDateTime(opened_at) + toIntervalDay(30)"),
-            ("worker_status", "toDateTime(occurred_at) + toIntervalDay(7)"),
-        ):
-            assert (f"TTL {ttl} " in str(client.command(engine, {"name": name}))) is expected
-
-
-def test_rows_older_than_their_age_go_while_others_of_their_week_stay(tables: Client, settings: Settings) -> None:
-    kept = settings.store.model_copy(
-        update={"steps_days": 30, "contents_days": 30, "trajectories_days": 30, "feedback_days": 30}
-    )
-    border_us = time.time_ns() // 1000 - 30 * 86_400 * SECOND_US
-    of_days = ("steps", "step_contents", "trajectories", "feedback")
-    migrate(settings.model_copy(update={"store": kept}))
-    for name, at_us in (("older", border_us - 3600 * SECOND_US), ("younger", border_us + 3600 * SECOND_US)):
-        write(
-            tables,
-            ("governed-steps", step(name, 0, at_us=at_us)),
-            ("labeled-trajectories", trajectory(name, opened_at_us=at_us)),
-            ("governed-feedback", feedback(trajectory_id=name, occurred_at_us=at_us)),
-        )
-    tables.command("SYSTEM START MERGES")
-    for table in of_days:
-        tables.command(f"OPTIMIZE TABLE {table} FINAL")
-        assert tables.query(f"SELECT trajectory_id FROM {table}").result_rows == [("younger",)], table
-    tables.command("TRUNCATE TABLE dirty_hours")
-    migrate(settings)
 
 
 def test_a_changed_migration_raises_with_its_name(client: Client, settings: Settings) -> None:
