@@ -1,7 +1,7 @@
 """Keep the rows of facts for the days of the settings `store.…_days`: TTLs by the time of the partition.
 
-ClickHouse drops a partition once all of its rows are older. A row that is older when it is inserted would vanish
-silently, so the sink makes its record a dead letter (`expired_tables`).
+ClickHouse drops a partition once all of its rows are older; from one of a week, merges delete older rows before. A row
+that is older when it is inserted would vanish silently, so the sink makes its record a dead letter (`expired_tables`).
 """
 
 import re
@@ -23,7 +23,7 @@ _TTL = re.compile(r" TTL (.+?) SETTINGS ")
 _TIMES = {"trajectories": "opened_at", "trajectory_times": "last"}
 """Columns of tables whose time is not `occurred_at`."""
 _TIMES_LONGER = 7
-"""Days that times outlast the steps and labels, which an erasure finds by them and which go by whole days."""
+"""Days that times outlast the steps and labels, which an erasure finds by them. A row goes with its week at the latest."""
 
 
 def days_of(store: StoreSettings) -> dict[str, int]:
