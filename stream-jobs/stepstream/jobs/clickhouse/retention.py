@@ -23,7 +23,7 @@ _TTL = re.compile(r" TTL (.+?) SETTINGS ")
 _TIMES = {"trajectories": "opened_at", "trajectory_times": "last"}
 """Columns of tables whose time is not `occurred_at`."""
 _TIMES_LONGER = 7
-"""Days that times outlast the steps and labels, which an erasure finds by them. A row goes with its week at the latest."""
+"""Days that times outlast steps and labels, which an erasure finds by them: a row goes with its week at the latest."""
 
 
 def days_of(store: StoreSettings) -> dict[str, int]:
