@@ -9,7 +9,9 @@ from fact_fixtures import put
 from sample_records import T0_US, step, trajectory
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.clickhouse.insert import Inserter
+from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.erasure import row_times
 from stepstream.jobs.erasure.delete_from_tables import (
     PersonTrajectories,
@@ -18,6 +20,8 @@ from stepstream.jobs.erasure.delete_from_tables import (
     delete_rows,
     trajectories_of,
 )
+from stepstream.jobs.erasure.erase import CannotErase
+from stepstream.jobs.erasure.erase import erase as erase_persons
 from stepstream.jobs.erasure.findings import Person
 from stepstream.jobs.erasure.request import ErasureRequest
 
@@ -151,3 +155,12 @@ def test_a_row_that_comes_between_the_statements_is_found_by_the_next_pass(
     assert count_rows(facts, [target]) == 0
     for left in ("steps", "step_contents", "trajectories", "trajectory_times"):
         assert facts.query(f"SELECT count() FROM {left}").result_rows == [(0,)], left
+
+
+def test_no_erasure_begins_before_the_migrations_have_ended(own_database: Callable[[str], Settings]) -> None:
+    settings = own_database("half_migrated")
+    migrate(settings)
+    with connect(settings, database="half_migrated") as client:
+        client.command("DELETE FROM schema_migrations WHERE name = '0052_move_to_weeks'")
+        with pytest.raises(CannotErase, match=r"0052_move_to_weeks .* run `stepstream store migrate`"):
+            erase_persons(settings, client, [], requested_by="t", wait_s=0, say=print)

@@ -1,5 +1,6 @@
 """Run a fleet through the real gateway to a scripted worker, and compare its ledger with the log."""
 
+import asyncio
 import os
 import urllib.request
 import uuid
@@ -20,6 +21,7 @@ from waiting import TIMEOUT_S, wait_until
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
+from stepstream.services.fleet.environment import load_environment
 from stepstream.services.fleet.evaluate import evaluate
 from stepstream.services.fleet.ledger import Attempt, read_ledger
 from stepstream.topics.events import new_checkpoint, new_reward_specification
@@ -175,6 +177,19 @@ async def test_held_out_tasks_are_attempted_once_each(
         a.trajectory_id for a in attempts
     )
     assert [a.task_id for a in await evaluate(settings, 6, "after")] == [a.task_id for a in attempts]
+
+
+async def test_an_evaluation_that_fails_cancels_its_other_attempts(
+    gateway: ServiceProcess, upstream: ScriptedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Any, answer: str) -> float:
+        raise RuntimeError("no score")
+
+    settings = with_settings(gateway.settings, fleet={"ledger": tmp_path / "ledger.jsonl", "concurrency": 2})
+    monkeypatch.setattr(load_environment(settings.fleet.environment), "answer", fail)
+    with pytest.raises(RuntimeError, match="no score"):
+        await evaluate(settings, 6, "failing")
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_an_unreachable_gateway_loses_the_attempt(tmp_path: Path, registry_settings: Settings) -> None:

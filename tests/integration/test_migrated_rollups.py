@@ -165,13 +165,13 @@ def test_times_of_earlier_releases_become_times_by_user(
         assert client.query(left).result_rows == [(0,)]
 
 
-def events_of(name: str, day: int) -> list[tuple[str, Any]]:
+def events_of(name: str, day: int, tenant: str = "default") -> list[tuple[str, Any]]:
     """Return a step, feedback and the label of one trajectory."""
-    at_us = T0_US + 24 * HOUR_US * day
+    at_us, of = T0_US + 24 * HOUR_US * day, {"tenant": tenant, "user": "ada"}
     return [
-        ("governed-steps", step(name, 0, user="ada", at_us=at_us)),
-        ("governed-feedback", feedback(trajectory_id=name, user="ada", occurred_at_us=at_us)),
-        ("labeled-trajectories", trajectory(name, user="ada", opened_at_us=at_us)),
+        ("governed-steps", step(name, 0, at_us=at_us, **of)),
+        ("governed-feedback", feedback(trajectory_id=name, occurred_at_us=at_us, **of)),
+        ("labeled-trajectories", trajectory(name, opened_at_us=at_us, **of)),
     ]
 
 
@@ -179,14 +179,18 @@ def events_of(name: str, day: int) -> list[tuple[str, Any]]:
 def test_days_of_earlier_releases_become_weeks(
     own_database: Callable[[str], Settings], migrate_before: Callable[[Settings, str], None], done: int
 ) -> None:
-    """Also if the migrations were interrupted, and rows came in between. Hidden rows do not come back."""
+    """Also if the migrations were interrupted, and rows came in between. Hidden rows do not come back.
+
+    Two tenants have a trajectory of the same name.
+    """
     settings = own_database(f"weeks_after_{done}")
     migrate_before(settings, "0051")
     statements = [text for one in migrations() if "0051" <= one.name < "0054" for text in one.statements()]
     assert len(statements) == 33
     tables = ("steps", "step_contents", "feedback", "trajectories")
     with connection.connect(settings, database=settings.clickhouse.database) as client:
-        insert(client, [event for day in range(9) for event in events_of(f"t{day}", day)] + events_of("hidden", 8))
+        insert(client, [event for day in range(9) for event in events_of(f"t{day}", day)])
+        insert(client, events_of("hidden", 8) + events_of("t8", 8, "other"))
         for table in tables:
             client.command(f"DELETE FROM {table} WHERE trajectory_id = 'hidden'")
         for text in statements[:done]:
@@ -197,11 +201,12 @@ def test_days_of_earlier_releases_become_weeks(
         for _ in range(2):
             migrate(settings)
             for table in tables:
-                found = client.query(f"SELECT trajectory_id FROM {table} FINAL ORDER BY ALL").result_rows
-                assert [name for (name,) in found] == [*between, *(f"t{day}" for day in range(9))], table
+                found = client.query(f"SELECT tenant, trajectory_id FROM {table} FINAL ORDER BY ALL").result_rows
+                names = [*between, *(f"t{day}" for day in range(9))]
+                assert found == [*(("default", name) for name in names), ("other", "t8")], table
             refresh(client)
             counted = "SELECT sum(trajectories), (SELECT sum(steps) FROM step_hours FINAL) FROM trajectory_hours FINAL"
-            assert client.query(counted).result_rows == [(9 + len(between),) * 2]
+            assert client.query(counted).result_rows == [(10 + len(between),) * 2]
             timed = "SELECT count() FROM trajectory_times FINAL WHERE trajectory_key = sipHash64('between')"
             assert client.query(timed).result_rows == [(len(between),)]
         of_database = "SELECT name FROM system.tables WHERE database = currentDatabase()"

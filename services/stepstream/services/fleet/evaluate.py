@@ -38,8 +38,12 @@ async def evaluate(settings: Settings, n: int, name: str, temperature: float | N
         ledger.append(attempt)
         return attempt
 
+    attempts = [asyncio.create_task(attempt(task_id)) for task_id in tasks]
     try:
-        return list(await asyncio.gather(*(attempt(task_id) for task_id in tasks)))
+        return list(await asyncio.gather(*attempts))
     finally:
+        for each in attempts:
+            each.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)  # a cancelled attempt still writes its entry
         await client.close()
         ledger.close()

@@ -65,6 +65,16 @@ def migrations() -> list[Migration]:
     return [Migration(name, file.read_text("utf-8")) for name, file in sorted(named, key=lambda pair: pair[0])]
 
 
+def missing_migrations(client: Client) -> list[str]:
+    """Return the names of the migrations of this release that the database lacks, or that have not ended.
+
+    Raises:
+        ClickHouseError: the store is unavailable, or was never migrated.
+    """
+    recorded = _recorded(client)
+    return [migration.name for migration in migrations() if migration.name not in recorded]
+
+
 def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) -> list[str]:
     """Apply the missing migrations, replace views and refreshes, set TTLs; return the names of the migrations.
 
@@ -93,8 +103,7 @@ def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) 
 
 def _apply(client: Client, cluster: str) -> list[str]:
     client.command(render(_RECORD, cluster))
-    rows = client.query("SELECT name, sha256 FROM schema_migrations FINAL").result_rows
-    recorded = {str(name): str(sha256) for name, sha256 in rows}
+    recorded = _recorded(client)
     applied = []
     for migration in migrations():
         if migration.name in recorded:
@@ -113,6 +122,12 @@ def _apply(client: Client, cluster: str) -> list[str]:
     materialized_views.create_tables(client, cluster)
     create_views(client, cluster)
     return applied
+
+
+def _recorded(client: Client) -> dict[str, str]:
+    """Return the digests of the texts of the applied migrations by name."""
+    rows = client.query("SELECT name, sha256 FROM schema_migrations FINAL").result_rows
+    return {str(name): str(sha256) for name, sha256 in rows}
 
 
 def _is_renamed(client: Client, statement: str) -> bool:

@@ -12,6 +12,7 @@ from clickhouse_connect.driver.client import Client
 from stepstream.config import Settings
 from stepstream.crypto.master_key import MasterKey, is_destroyed, load_master_key
 from stepstream.jobs.clickhouse import hidden_rows
+from stepstream.jobs.clickhouse.migrate import missing_migrations
 from stepstream.jobs.erasure import delete_from_log, delete_from_tables
 from stepstream.jobs.erasure.content_objects import remove_objects
 from stepstream.jobs.erasure.delete_from_tables import PersonTrajectories, Target
@@ -112,10 +113,12 @@ def erase(
         A report about each person.
 
     Raises:
-        CannotErase: there is no master key, the keys cannot be read, or they belong to another master key.
+        CannotErase: there is no master key, the keys cannot be read, or they belong to another master key; or the
+            store's migrations have not ended.
         JobBehind: a job has not read far enough; run it again.
         OSError: the store of large records does not answer; run it again.
     """
+    _check_migrations(client)
     master = _load_master_key(settings)
     keys, consents = _read_keys(settings, master)
     persons = list(dict.fromkeys(persons))
@@ -167,6 +170,15 @@ def update_person_index(settings: Settings, client: Client, say: Say) -> None:
     master = _load_master_key(settings)
     with closing(Log(settings)) as log:
         update_index(log, PersonIndexTable(client, read_bases(settings, INDEXED, master.subject)), master.subject, say)
+
+
+def _check_migrations(client: Client) -> None:
+    """Raise `CannotErase` if a migration has not ended: rows that it has not moved yet would come back after the proof."""
+    if missing := missing_migrations(client):
+        raise CannotErase(
+            f"{len(missing)} migrations of the store have not ended ({missing[0]} is the first), and may still move rows: "
+            "run `stepstream store migrate` to its end, then this again"
+        )
 
 
 def _load_master_key(settings: Settings) -> MasterKey:
