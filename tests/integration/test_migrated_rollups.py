@@ -167,7 +167,8 @@ def test_times_of_earlier_releases_become_times_by_user(
 
 def events_of(name: str, day: int, tenant: str = "default") -> list[tuple[str, Any]]:
     """Return a step, feedback and the label of one trajectory."""
-    at_us, of = T0_US + 24 * HOUR_US * day, {"tenant": tenant, "user": "ada"}
+    at_us = T0_US + 24 * HOUR_US * day
+    of: dict[str, Any] = {"tenant": tenant, "user": "ada"}
     return [
         ("governed-steps", step(name, 0, at_us=at_us, **of)),
         ("governed-feedback", feedback(trajectory_id=name, occurred_at_us=at_us, **of)),

@@ -173,11 +173,11 @@ def update_person_index(settings: Settings, client: Client, say: Say) -> None:
 
 
 def _check_migrations(client: Client) -> None:
-    """Raise `CannotErase` if a migration has not ended: rows that it has not moved yet would come back after the proof."""
+    """Raise `CannotErase` if a migration has not ended: rows that it moves later would come back after the proof."""
     if missing := missing_migrations(client):
         raise CannotErase(
-            f"{len(missing)} migrations of the store have not ended ({missing[0]} is the first), and may still move rows: "
-            "run `stepstream store migrate` to its end, then this again"
+            f"{len(missing)} migrations of the store have not ended ({missing[0]} is the first), and may still move "
+            "rows: run `stepstream store migrate` to its end, then this again"
         )
 
 
