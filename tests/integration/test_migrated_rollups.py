@@ -213,5 +213,7 @@ def test_days_of_earlier_releases_become_weeks(
         of_database = "SELECT name FROM system.tables WHERE database = currentDatabase()"
         weekly = client.query(f"{of_database} AND startsWith(partition_key, 'toMonday')").result_rows
         assert {name for (name,) in weekly} == set(tables)
+        merged = client.query(f"{of_database} AND position(engine_full, 'force_merge_seconds = 86400') > 0").result_rows
+        assert merged == [("step_contents",)]
         left = f"{of_database} AND endsWith(name, '_0050')"
         assert client.query(left).result_rows == []
